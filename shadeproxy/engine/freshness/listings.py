@@ -35,7 +35,9 @@ _AT_ONCE = 2048  # Most keys of a turn if no other bucket waits: those of two li
 class PendingObjects:
     """Objects whose check is pending, and the credentials of one reader of each. Buckets take turns.
 
-    The keys of a bucket are a heap, because sorting them all in each turn would block the event loop.
+    The keys of a bucket are a heap, because sorting them all in each turn would block the event loop. A heap
+    keeps a key until its turn. So pop only objects that had their turn: then there are no more keys than
+    pending objects.
     """
 
     def __init__(self) -> None:

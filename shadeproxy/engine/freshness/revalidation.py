@@ -247,14 +247,16 @@ class Revalidator:
         self._asked_singly[prefix] += count
         return False
 
-    async def _ask_each(self, bucket: ObjectRef, keys: Sequence[str]) -> None:
-        """Send one HEAD for each key. Raises OriginError when several HEADs fail in a row."""
+    async def _ask_each(self, bucket: ObjectRef, keys: Sequence[str], by: Upstream | None = None) -> None:
+        """Send one HEAD for each key, with the credentials of ``by``, or else with those of a reader of the
+        object. Raises OriginError when several HEADs fail in a row.
+        """
         for key in keys:
             ref = bucket.beside(key)
             try:
-                # Meanwhile a reader may have checked this object, and removed its entry with the credentials.
-                # Then use those of the proxy.
-                upstream = self._pending.pop(ref) or upstream_in(self._upstreams, ref.namespace)
+                # Of an object that is not pending any more, no reader's credentials are known. Then use those
+                # of the proxy.
+                upstream = by or self._pending.pop(ref) or upstream_in(self._upstreams, ref.namespace)
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
                 _log.debug("revalidation answered", ref=str(ref), status=answer.status)
@@ -338,10 +340,7 @@ class Revalidator:
         if changed:
             # Some servers list other ETags than they send with objects, so first check a few objects by HEAD.
             some = changed[:: max(1, len(changed) // _BEAR_OUT)][:_BEAR_OUT]
-            for ref, _ in some:
-                if ref not in self._pending:
-                    self._pending.add(ref, upstream)
-            await self._ask_each(bucket, [entry.key for _, entry in some])
+            await self._ask_each(bucket, [entry.key for _, entry in some], upstream)
             if all(self._shown(ref, entry, asked) in _IS_CURRENT for ref, entry in some):
                 for ref, entry in changed:
                     if self._shown(ref, entry, asked) is Listed.OTHER:

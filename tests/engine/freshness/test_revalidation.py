@@ -201,6 +201,18 @@ async def test_a_listing_that_was_asked_for_before_a_write_undoes_nothing(make_b
     assert (await bench.get(keys[0]))[0] == b"333"
 
 
+async def test_nothing_stays_of_objects_that_were_checked_because_a_listing_showed_them():
+    origin = MemoryOrigin()
+    revalidator = OneCheck(origin, ManualClock(), shown=Listed.OTHER).revalidator
+    for number in range(100):
+        origin.put("b", f"d/{number:03d}", b"1")
+        revalidator.check_listed(ObjectRef("b", "d/"), 1)
+        while not revalidator.idle:
+            await asyncio.sleep(0)
+    assert origin.heads > 100
+    assert not revalidator._pending._keys
+
+
 @pytest.mark.parametrize(("before", "after"), [("", "in a week"), ("in a week", "today"), ("today", "")])
 async def test_what_a_bucket_says_of_its_objects_shows_after_it_was_changed(make_bench, before, after):
     """Header fields that a bucket adds to its objects are shown after they have changed. The version stays
@@ -279,11 +291,11 @@ class OneCheck:
     which it continued.
     """
 
-    def __init__(self, origin, clock):
+    def __init__(self, origin, clock, shown=Listed.UNKNOWN):
         self.revalidator = Revalidator(
             origin,
             settle=lambda _ref, _meta, _began: None,
-            confirm=lambda _ref, _entry, _asked: Listed.UNKNOWN,
+            confirm=lambda _ref, _entry, _asked: shown,
             outdated=lambda _ref: None,
             unidentified=lambda _ref: None,
             now_s=clock.now_s,
