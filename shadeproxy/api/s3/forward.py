@@ -39,7 +39,7 @@ from shadeproxy.core.errors import (
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec, parse_range
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
-from shadeproxy.core.types import Headers, ObjectRef, Span
+from shadeproxy.core.types import Headers, Intent, ObjectRef, Span
 from shadeproxy.engine.ownership import Here
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Trailers, once
 
@@ -48,6 +48,8 @@ MAX_TRAILED_BYTES = 16 * 1024 * 1024
 accepts a header. Clients send parts of 8 MiB. For a longer upload, the checksum is sent after the body as a
 trailer, which the origin must accept.
 """
+_DELETE_COST = 2
+"""Bytes that each byte of a DeleteObjects takes: it is gathered piece by piece, and then copied."""
 
 
 # Fields that are named like a checksum, and hold no checksum of a body.
@@ -111,8 +113,8 @@ class ForwardPath(Protocol):
 
 
 class Forwarder:
-    """Sends requests to the origin through ``engine``. ``trailed``: the memory budget of uploads that are
-    held whole, because their checksum follows the body.
+    """Sends requests to the origin through ``engine``. ``trailed``: the memory budget of bodies that are held
+    whole: uploads whose checksum follows the body, and lists of objects to delete.
     """
 
     def __init__(self, engine: ForwardPath, *, trailed: Ledger) -> None:
@@ -179,7 +181,7 @@ class Forwarder:
         request, operation = call.request, call.operation
         plan, headers, refs = body.plan, to_origin(request), touched(operation, call.ref)
         if operation.touches is Touches.LISTED:
-            return await _delete(call, body, headers)
+            return await self._delete(call, body, headers)
         promised = plan.sha256 or UNSIGNED_PAYLOAD
         if plan.empty:
             return _Outgoing(headers, None, refs, plan.length, promised)
@@ -196,6 +198,19 @@ class Forwarder:
             raise
         headers += _checksum_fields(body)
         return _Outgoing(headers, _pieces_of(whole), refs, size, promised, held_bytes=size)
+
+    async def _delete(self, call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
+        """Return the request that ``_delete`` prepares. Its document has its share of the memory for uploads
+        that are held whole. Raises Overloaded if other ones leave no room for it.
+        """
+        size = MAX_DELETE_BYTES if body.plan.length is None else min(body.plan.length, MAX_DELETE_BYTES)
+        held = _DELETE_COST * size
+        await self._trailed.take(held, Intent.DEMAND)
+        try:
+            return replace(await _delete(call, body, headers), held_bytes=held)
+        except BaseException:
+            self._trailed.give(held)
+            raise
 
     async def _carry(
         self,

@@ -1,6 +1,8 @@
 """Clients that send a few bytes at a time, or take no bytes: the proxy waits for them, but not for ever."""
 
 import asyncio
+import base64
+import hashlib
 import socket
 from xml.etree.ElementTree import fromstring
 
@@ -149,3 +151,28 @@ async def test_a_client_that_stands_at_the_same_place_of_another_answer_goes_on(
     connection._process_keepalive()
     assert [event for event, _ in proxy.log.events].count("answer cut") == 1
     writer.close()
+
+
+async def test_lists_of_objects_to_delete_share_bounded_memory(make_proxy, monkeypatch):
+    proxy = await make_proxy(trailed_budget_bytes=1 << 20)
+    proxy.origin.put("b", "seed", b"seed")
+    monkeypatch.setattr(proxy.handler._forwarder._trailed, "_max_wait_s", 0.1)
+    body = b"<Delete><Object><Key>seed</Key></Object>" + b" " * 400_000 + b"</Delete>"
+    digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+    head = f"POST /b?delete HTTP/1.1\r\nHost: h\r\nContent-MD5: {digest}\r\nContent-Length: {len(body)}\r\n"
+    data = head.encode() + b"Connection: close\r\n\r\n" + body
+    _, slow = await asyncio.open_connection("127.0.0.1", proxy.port)
+    slow.write(data[:-1])
+    async with asyncio.timeout(5):
+        while not proxy.handler.held_bytes:
+            await asyncio.sleep(0.01)
+    answer = await proxy.raw(data)
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"<Code>SlowDown</Code>" in answer
+    assert "seed" in proxy.origin.buckets["b"]
+    slow.transport.abort()
+    while proxy.handler.held_bytes:
+        await asyncio.sleep(0.01)
+    assert (await proxy.raw(data)).startswith(b"HTTP/1.1 200")
+    assert "seed" not in proxy.origin.buckets["b"]
+    assert proxy.handler.held_bytes == 0
