@@ -139,17 +139,19 @@ class _Places:
         here now". ``asked``: the dataset and the ids of the items, if they are samples; their page handles
         are then remembered for the next call.
         """
-        rows: list[Row] = []
+        parts = [np.empty(0, RECORD)]
         engine, clock = self._reader.context.engine, self._reader.context.clock
         for first in range(0, len(samples), _ITEMS_A_TURN):
             if first:
                 await asyncio.sleep(0)
-            now_s = clock.now_s()
+            rows, now_s = list[Row](), clock.now_s()
             for place in range(first, min(first + _ITEMS_A_TURN, len(samples))):
                 handle = self._add(rows, indices[place], samples[place], now_s)
                 if handle is not None and asked is not None:
                     engine.remember_sample(asked[0], int(asked[1][place]), handle)
-        return np.array(rows, RECORD)
+            # As rows of Python, all records would take four times their memory.
+            parts.append(np.array(rows, RECORD))
+        return np.concatenate(parts)
 
     def _add(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> PageHandle | None:
         """Add the records of an item to ``rows``. Return the page handle by which it was located; None if

@@ -4,6 +4,7 @@ Afterwards it compares the record's header, to see whether the page has moved me
 """
 
 import struct
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 
 from shadeproxy.api.control import locate
+from shadeproxy.api.control.pieces import PieceReader
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.hints.datasets import Sample
 from tests.support.engine import PAGE
 from tests.support.locating import BIG, RECORD, SMALL, copy
 
@@ -128,3 +131,19 @@ async def test_many_items_are_answered_in_turns(listener, count):
     _, records = await located(listener, *[("small",)] * count)
     assert records["index"].tolist() == list(range(count))
     assert set(records["status"]) == {200}
+
+
+async def test_many_items_take_little_more_memory_than_their_records(listener):
+    count = 8_000
+    listener.put(small=SMALL)
+    await listener.warm("small")
+    places = locate._Places(PieceReader(listener.context, None))
+    samples = [Sample(ObjectRef("b", "small"), 0, None)] * count
+    tracemalloc.start()
+    try:
+        records = await places.rows(samples, range(count))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert set(records["status"]) == {200}
+    assert peak_bytes < 3 * records.nbytes
