@@ -7,6 +7,8 @@ parsed, and end the connection.
 """
 
 import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -18,6 +20,9 @@ from shadeproxy.origin.http1 import MOST_HEAD_BYTES
 from shadeproxy.origin.interim import MOST_INTERIM
 
 _SLICE_BYTES = 4 << 10
+
+BEGIN: ContextVar[Callable[[], None] | None] = ContextVar("begin", default=None)
+"""Called when a connection begins to send a request of this task."""
 
 
 class NoAnswer(aiohttp.ClientError):
@@ -43,6 +48,8 @@ class BoundedAnswers(ResponseHandler):
         """Begin an exchange. aiohttp calls it before it sends a request."""
         self._body, self._interim, self._contentless, self._left = None, 0, 0, b""
         self._asked_s = self._loop.time()
+        if (begin := BEGIN.get()) is not None:
+            begin()
         super().set_response_params(**params)
 
     def feed_data(self, data: Any, size: int = 0) -> None:

@@ -11,9 +11,9 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
 from shadeproxy.core.clock import Clock
@@ -29,7 +29,7 @@ from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
 from shadeproxy.core.tracing import JOB_FIELD, NONCE_FIELD, PEER_FIELD, origin_fields
 from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
-from shadeproxy.origin.bounded_answers import BoundedConnector, NoAnswer
+from shadeproxy.origin.bounded_answers import BEGIN, BoundedConnector, NoAnswer
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.link_watch import LinkWatch
@@ -43,6 +43,8 @@ _SIGNED = {"content-type", "content-md5", JOB_FIELD, NONCE_FIELD, PEER_FIELD}
 _MOST_FIELDS = 2048
 # It also bounds, by a sixteenth, how many chunks of a body are parsed in one turn of the event loop.
 _READ_BUFFER_BYTES = 64 << 10
+_JOINED_BYTES = 32 << 10
+"""Largest piece that is copied, so that it leaves in one write with the request's head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class S3Transport:
             headers.append(("Content-Length", str(outgoing.content_length)))
         headers += origin_fields(self._instance)
         sending = _Sending(outgoing.body, read_s=self._read_s, works_long=outgoing.works_long)
+        BEGIN.set(sending.begin)
         try:
             response = await self._send(outgoing, headers, sending)
             if self._health.due:
@@ -155,9 +158,8 @@ class S3Transport:
                     outgoing.method,
                     URL(f"{outgoing.target.origin}{outgoing.target.raw_path}{query}", encoded=True),
                     headers=headers,
-                    data=None if outgoing.body is None else sending.pieces(),
+                    data=None if outgoing.body is None else sending,
                     allow_redirects=False,
-                    trace_request_ctx=sending,
                 )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             if sending.failure is not None:
@@ -209,24 +211,12 @@ class S3Transport:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=_NO_AUTO_HEADERS,
                 read_bufsize=_READ_BUFFER_BYTES,
-                middlewares=(_sent_once, _answered),
+                middlewares=(_sent_once,),
                 max_field_size=64 << 10,
                 max_headers=_MOST_FIELDS,
                 trust_env=False,
-                trace_configs=[_noting_what_is_sent()],
             )
         return self._session
-
-
-def _noting_what_is_sent() -> aiohttp.TraceConfig:
-    """Return a trace that sets ``_Sending.begun`` when the head of a request is sent."""
-
-    async def note(_session: object, context: SimpleNamespace, _params: object) -> None:
-        context.trace_request_ctx.begun = True
-
-    trace = aiohttp.TraceConfig()
-    trace.on_request_headers_sent.append(note)
-    return trace
 
 
 class _Unanswered(aiohttp.ClientError):
@@ -239,23 +229,15 @@ async def _sent_once(
     """Keep aiohttp from silently repeating a PUT or DELETE whose connection ended without an answer.
 
     The origin may have carried out the first request, and would then answer the second one differently. So
-    the client must decide whether to repeat the request.
+    the client must decide whether to repeat the request. Also refuse an answer with a status that HTTP does
+    not have, or that switches protocols, which was not requested.
     """
     try:
-        return await handler(request)
+        response = await handler(request)
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         if request.method in _READING or isinstance(error, aiohttp.ClientConnectorError):
             raise
         raise _Unanswered from error
-
-
-async def _answered(
-    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-) -> aiohttp.ClientResponse:
-    """Refuse an answer with a status that HTTP does not have, or that switches protocols, which was not
-    requested.
-    """
-    response = await handler(request)
     if not 200 <= response.status < 600:
         response.close()
         raise NoAnswer(f"status {response.status} is no answer to a request")
@@ -276,8 +258,8 @@ async def _read_some(response: aiohttp.ClientResponse) -> bytes:
         raise BodyCutShort(f"the origin's body broke off: {type(error).__name__}") from error
 
 
-class _Sending:
-    """The body of one request, while it is sent.
+class _Sending(aiohttp.Payload):
+    """The body of one request, while it is sent. It is aiohttp's payload.
 
     aiohttp reads the body in another task. This task may still run when the answer has arrived and the sender
     wants to close the body. The origin has ``read_s`` seconds to take each piece. After the last piece it has
@@ -286,7 +268,10 @@ class _Sending:
     has raised.
     """
 
+    _autoclose = True  # ``stop`` closes it.
+
     def __init__(self, body: AsyncIterator[bytes] | None, *, read_s: float, works_long: bool) -> None:
+        super().__init__(None)
         self._read_s = read_s
         self._works_long = works_long
         self._limit: asyncio.Timeout | None = None
@@ -295,10 +280,16 @@ class _Sending:
         """True if the request's head was sent, so that the origin may know of the request."""
         self._body = body
         self._pulling: asyncio.Task[object] | None = None
-        self._idle = asyncio.Event()
+        self._idle: asyncio.Event | None = None  # Made by ``stop``, which waits for it.
 
-    async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces of the body, for aiohttp."""
+    def begin(self) -> None:
+        """Note that the request's head is sent."""
+        self.begun = True
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """Send the body. aiohttp calls this in a task of its own."""
+        self._consumed = True  # The body can be read only once.
+        writer.length = content_length
         while True:
             if self._body is None:
                 # Raise: if this ended normally, the part that was sent would look like the whole body.
@@ -309,7 +300,15 @@ class _Sending:
                 self._allow(None if self._works_long else self._read_s)
                 return
             self._allow(self._read_s)
-            yield piece
+            if len(piece) > _JOINED_BYTES:
+                writer.send_headers()  # Otherwise aiohttp copies the piece to send both together.
+            await writer.write(piece)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await self.write_with_length(writer, None)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:  # noqa: ARG002 - aiohttp's
+        raise TypeError("a body is read only once, by the request")
 
     @asynccontextmanager
     async def bounded(self, connect_s: float) -> AsyncIterator[None]:
@@ -331,12 +330,12 @@ class _Sending:
         """Stop the task that reads the body, so that the body can be closed."""
         self._body = None
         if self._pulling is not None:
+            self._idle = asyncio.Event()
             self._pulling.cancel()
             await self._idle.wait()
 
     async def _next(self, body: AsyncIterator[bytes]) -> bytes | None:
         self._pulling = asyncio.current_task()
-        self._idle.clear()
         try:
             return await anext(body, None)
         except Exception as error:
@@ -344,7 +343,8 @@ class _Sending:
             raise
         finally:
             self._pulling = None
-            self._idle.set()
+            if self._idle is not None:
+                self._idle.set()
 
 
 def _unavailable(error: BaseException, origin: str) -> OriginUnavailable:
