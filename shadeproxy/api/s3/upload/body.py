@@ -15,7 +15,7 @@ client that sends a few bytes now and then could hold a connection to the origin
 import asyncio
 import hashlib
 import mmap
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 
 from aiohttp import web
@@ -74,9 +74,18 @@ async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         # aiohttp takes a counter other than 0 for a sign that the answer has begun.
         request.writer.output_size = 0
-    patience = Patience()
+    content, patience, taken = request.content, Patience(), 0
     try:
-        while piece := await patience.wait_for(request.content.readany()):
+        while True:
+            if content.total_bytes > taken or content.is_eof():
+                # Bytes or the end have arrived, so there is no wait to limit.
+                piece = await content.readany()
+                patience.note(0.0, len(piece))
+            else:
+                piece = await patience.wait_for(content.readany())
+            if not piece:
+                return
+            taken += len(piece)
             yield piece
     except (web.RequestPayloadError, ClientPayloadError):
         raise BodyIncomplete("The body ended early, or its transfer coding is broken") from None
@@ -88,7 +97,7 @@ class UploadBody:
     ``failure``: the error in the body. A caller of the origin sees this error only inside an OriginError.
     """
 
-    def __init__(self, plan: BodyPlan, source: AsyncIterator[bytes]) -> None:
+    def __init__(self, plan: BodyPlan, source: AsyncGenerator[bytes, None]) -> None:
         self.plan = plan
         self.trailers: dict[str, str] = {}
         """The trailing fields. They are complete once ``pieces`` has ended."""
@@ -99,13 +108,38 @@ class UploadBody:
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the decoded body. Raises BodyMismatch, MalformedBody, SignatureMismatch."""
+        plan, decoder = self.plan, None
+        if plan.framing is not None:
+            decoder = ChunkedDecoder(self._source, plan.framing, plan.verifier)
+        digest = hashlib.sha256() if plan.sha256 is not None else None
+        checksums = {name: made for name in plan.trailers if (made := make_checksum(name)) is not None}
+        length, held = 0, b""
         try:
-            async with aclosing(self._checked()) as checked:
-                async for piece in checked:
-                    yield piece
+            async with aclosing(self._source if decoder is None else decoder.pieces()) as decoded:
+                async for piece in decoded:
+                    length += len(piece)
+                    self.received_bytes = length
+                    if plan.length is not None and length > plan.length:
+                        raise BodyMismatch(f"The body is longer than the {plan.length} bytes announced")
+                    if digest is not None:
+                        digest.update(piece)
+                    for checksum in checksums.values():
+                        checksum.update(piece)
+                    if length == plan.length:
+                        # Hold the last piece back until the checksums are verified. If one is wrong, the
+                        # origin gets an incomplete body, and stores nothing.
+                        held = piece
+                    else:
+                        yield piece
+            if decoder is not None:
+                self.trailers = decoder.trailers
+            self._check(length, digest)
+            self._check_trailers(checksums)
         except ShadeProxyError as error:
             self.failure = error
             raise
+        if held:
+            yield held
 
     async def read(self, limit_bytes: int) -> bytes:
         """Return the whole body. Raises as ``pieces``, and BodyTooLarge if it has more than
@@ -132,45 +166,11 @@ class UploadBody:
                 mapping.write(piece)
         return memoryview(mapping)[:size_bytes]
 
-    async def _checked(self) -> AsyncGenerator[bytes, None]:
-        plan = self.plan
-        digest = hashlib.sha256() if plan.sha256 is not None else None
-        checksums = {name: made for name in plan.trailers if (made := make_checksum(name)) is not None}
-        length, held = 0, b""
-        async with aclosing(self._decoded()) as decoded:
-            async for piece in decoded:
-                length += len(piece)
-                self.received_bytes = length
-                if plan.length is not None and length > plan.length:
-                    raise BodyMismatch(f"The body is longer than the {plan.length} bytes announced")
-                if digest is not None:
-                    digest.update(piece)
-                for checksum in checksums.values():
-                    checksum.update(piece)
-                if length == plan.length:
-                    # Hold the last piece back until the checksums are verified. If one is wrong, the origin
-                    # gets an incomplete body, and stores nothing.
-                    held = piece
-                else:
-                    yield piece
-        if plan.length is not None and length != plan.length:
-            raise BodyIncomplete(f"The body has {length} bytes, not the {plan.length} announced")
-        if digest is not None and digest.hexdigest() != plan.sha256:
+    def _check(self, length: int, digest: "hashlib._Hash | None") -> None:
+        if self.plan.length is not None and length != self.plan.length:
+            raise BodyIncomplete(f"The body has {length} bytes, not the {self.plan.length} announced")
+        if digest is not None and digest.hexdigest() != self.plan.sha256:
             raise PayloadMismatch("The provided x-amz-content-sha256 header does not match what was computed")
-        self._check_trailers(checksums)
-        if held:
-            yield held
-
-    async def _decoded(self) -> AsyncGenerator[bytes, None]:
-        if self.plan.framing is None:
-            async for piece in self._source:
-                yield piece
-            return
-        decoder = ChunkedDecoder(self._source, self.plan.framing, self.plan.verifier)
-        async with aclosing(decoder.pieces()) as pieces:
-            async for piece in pieces:
-                yield piece
-        self.trailers = decoder.trailers
 
     def _check_trailers(self, checksums: dict[str, Checksum]) -> None:
         for name in self.plan.trailers:
