@@ -267,19 +267,20 @@ class S3Protocol(RefusingHandler):
             if end < 4:
                 self._hold(data)
                 return
-            raw, data = (data, b"") if end == len(data) else (data[:end], data[end:])
+            raw = data if end == len(data) else data[:end]
             self._begun += 1
             outcome = self._look(raw, sender) if in_turn else self._answer(raw, sender)
             in_turn = False
+            if outcome is None:
+                self._hand_over(raw, data)
+                return
+            data = b"" if raw is data else data[end:]
             if outcome is True:
                 self._active = True
             elif outcome == LATER:
                 self._waits = True
                 self._hold(raw + data)
                 self._s3.pace.call(self._take_turn)
-                return
-            elif outcome is None:
-                self._hand_over(raw, data)
                 return
             elif outcome is False:
                 self.force_close()
@@ -359,19 +360,17 @@ class S3Protocol(RefusingHandler):
 
     # ------------------------------------------------------------------ aiohttp's turn
 
-    def _hand_over(self, raw: bytes, rest: bytes) -> None:
-        """Pass the request with the head ``raw`` to aiohttp. ``rest``: the bytes after this head. If the head
-        does not tell where the request ends, aiohttp keeps the connection.
+    def _hand_over(self, raw: bytes, data: bytes) -> None:
+        """Pass the request with the head ``raw``, with which ``data`` begins, to aiohttp. If the head does
+        not tell where the request ends, aiohttp keeps the connection.
         """
         length = body_bytes(raw)
         if length is None:
-            self._held = raw + rest
+            self._held = data
             self._give()
             return
-        self._lane, self._left_bytes = _ONE_REQUEST, length
-        super().data_received(raw)
-        if rest:
-            self._pass_on(rest)
+        self._lane, self._left_bytes = _ONE_REQUEST, len(raw) + length
+        self._pass_on(data)
 
     def _pass_on(self, data: bytes) -> None:
         if self._left_bytes:
