@@ -22,7 +22,7 @@ from shadeproxy.api.s3.exchange import Call, Exchange, closing
 from shadeproxy.api.s3.headers import to_client, to_origin
 from shadeproxy.api.s3.operations import Permission, Touches, reads_current, touched
 from shadeproxy.api.s3.port import Response
-from shadeproxy.api.s3.response import WRITE_BYTES
+from shadeproxy.api.s3.response import NO_BODY_STATUSES, WRITE_BYTES
 from shadeproxy.api.s3.upload.body import UploadBody, receive
 from shadeproxy.api.s3.upload.documents import MAX_DELETE_BYTES, parse_delete
 from shadeproxy.api.s3.upload.plan import BodyPlan
@@ -39,7 +39,7 @@ from shadeproxy.core.errors import (
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec, parse_range
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
-from shadeproxy.core.types import Headers, Intent, ObjectRef, Span
+from shadeproxy.core.types import Headers, Intent, ObjectRef, Span, first_value
 from shadeproxy.engine.ownership import Here
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Trailers, once
 
@@ -246,12 +246,18 @@ class Forwarder:
                 answer = sensible(call, given)
                 if body.failure is not None:
                     raise body.failure
-                if not call.operation.late_success:
-                    await writing.aclose()
-                response = exchange.pass_on(answer.status, to_client(answer.headers), answer.relayed)
-                if not call.operation.asked_by_get:
+                if not (call.operation.asked_by_get or _is_empty(answer)):
+                    if not call.operation.late_success:
+                        await writing.aclose()
+                    response = exchange.pass_on(answer.status, to_client(answer.headers), answer.relayed)
                     await _relay(answer, response, writing)
-                await response.write_eof()
+                    await response.write_eof()
+                    return
+            # The answer is complete. So a worker reports the end of the request and that of the write in one
+            # message.
+            await writing.aclose()
+            response = exchange.pass_on(answer.status, to_client(answer.headers), answer.relayed)
+            await response.write_eof()
 
 
 async def _delete(call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
@@ -293,6 +299,10 @@ async def _relay(answer: ForwardResponse, response: Response, writing: AsyncExit
     await writing.aclose()
     if held:
         await response.write(held)
+
+
+def _is_empty(answer: ForwardResponse) -> bool:
+    return answer.status in NO_BODY_STATUSES or first_value(answer.headers, "content-length") == "0"
 
 
 def _checksum_fields(body: UploadBody) -> Headers:

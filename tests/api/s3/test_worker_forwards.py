@@ -276,6 +276,18 @@ async def test_a_write_is_over_before_its_answer_however_late_messages_come(tmp_
         await worker.settle()
 
 
+async def test_worker_and_coordinator_wake_each_other_twice_for_an_upload(scene):
+    _, worker = scene
+    client = await worker.client()
+    for _ in range(2):
+        worker.wire.frames.clear()
+        client.ask("/b/k", method="PUT", body=BODY)
+        assert (await client.answer()).status == 200
+        await worker.settle()
+    # May the write begin; it may; it has ended, and so has its request; no read finds the old version.
+    assert len(worker.wire.frames) == 4
+
+
 async def test_a_worker_that_dies_leaves_the_outcome_unknown_and_gives_back_its_slots(scene):
     setup, worker = scene
     await begun(worker, setup)
