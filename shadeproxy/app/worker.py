@@ -68,7 +68,7 @@ from shadeproxy.engine.worker_reads import WorkerReads
 from shadeproxy.telemetry.otel import OtelTracer
 
 _FLUSH_S = 0.05
-_FLUSHES_A_COUNT = 10
+_TELL_S = 0.5
 _BACKLOG = 1024
 
 
@@ -165,12 +165,12 @@ class WorkerProcess:
             await self._listen(self._opening.cluster.listener, self._peer_protocol)
         if not self._over.is_set():
             self._channel.say(SERVING)
-        flushes = 0
+        loop, due_s = asyncio.get_running_loop(), 0.0
         while not self._over.is_set() or self._connections:
             await asyncio.sleep(_FLUSH_S)
             self._reader.flush()
-            flushes += 1
-            if flushes % _FLUSHES_A_COUNT == 0:
+            if loop.time() >= due_s:  # While turns take long, fewer of them pass.
+                due_s = loop.time() + _TELL_S
                 self._tell_requests(self._channel)
         self._reader.flush()
         for part in (self._misses, self._forwards, self._cluster):

@@ -137,6 +137,23 @@ async def test_settings_that_come_while_it_starts_are_confirmed(worker, monkeypa
         await running
 
 
+async def test_it_gives_signs_of_life_while_its_turns_are_slow(worker, monkeypatch):
+    """The coordinator kills a worker that is silent. A slow worker must not look like one."""
+    monkeypatch.setattr("shadeproxy.app.worker._FLUSH_S", 0.3)
+    turns, flush = [], worker._reader.flush
+    monkeypatch.setattr(worker._reader, "flush", lambda: turns.append(flush()))
+    coordinator, end = socket.socketpair()
+    with coordinator:
+        coordinator.setblocking(False)
+        running = asyncio.create_task(worker.run(end))
+        said = b""
+        while said.count(frame(ALIVE)) < 3:
+            said += await asyncio.get_running_loop().sock_recv(coordinator, 100)
+        assert len(turns) < 10
+        coordinator.sendall(frame(END))
+        await running
+
+
 async def test_whom_it_accepts_while_it_ends_it_asks_nobody_for(worker, listener):
     coordinator, end = socket.socketpair()
     with coordinator:
