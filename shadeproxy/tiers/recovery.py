@@ -43,7 +43,7 @@ from shadeproxy.tiers.record import (
     read_facts,
 )
 from shadeproxy.tiers.rows import ROW, Contents, Rows
-from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, Counts, Segment
+from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, BlockRange, Counts, Segment
 
 _logger = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ def _punch_holes(segment: Segment) -> None:
 
 def hold_back(segment: Segment, gaps: list[Extent]) -> tuple[list[Extent], list[Location]]:
     """Count the blocks that the medium keeps, although they were punched, as taken. Return the rest of the
-    ``gaps`` between the records, and the locations of these blocks. Raises OSError.
+    ``gaps`` between the records, and the locations of these blocks.
 
     Sockets may still hold the pages of these blocks, so no record may be written there.
     """
@@ -247,9 +247,17 @@ def _kept_units(segment: Segment) -> Iterator[Extent]:
     """
     for first, stop in segment.holes():
         offset, end = first * BLOCK_BYTES, stop * BLOCK_BYTES
-        while (data := segment.next_data(offset)) is not None and data[0] < end:
+        while (data := _data_from(segment, offset)) is not None and data[0] < end:
             offset = min(data[1], end, data[0] + _KEPT_BYTES)
             yield Extent(address_of(segment.number, data[0] // UNIT_BYTES), (offset - data[0]) // UNIT_BYTES)
+
+
+def _data_from(segment: Segment, offset: int) -> BlockRange | None:
+    """Return as ``Segment.next_data``. A medium that cannot tell may keep all blocks from ``offset`` on."""
+    try:
+        return segment.next_data(offset)
+    except OSError:
+        return (offset, segment.size_bytes) if offset < segment.size_bytes else None
 
 
 def _catalogued(segment: Segment, claim: HeldDirectory) -> tuple[Contents | None, bool]:

@@ -187,6 +187,34 @@ def test_a_record_without_room_after_a_restart_keeps_its_blocks_if_the_medium_do
     store.close()
 
 
+def test_a_medium_that_cannot_tell_its_holes_keeps_them_all(tmpfs, monkeypatch):
+    """Recovery goes on, and writes nothing where a socket may still read."""
+    store = opened(tmpfs / "ram")
+    for key in ("first", "old"):
+        write(store, key, bytes(LENGTH))
+    store.close()
+    arrivals, real = SegmentStore.arrivals, os.lseek
+
+    def lseek(descriptor, position, how):
+        if how == os.SEEK_DATA:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, position, how)
+
+    def then_fails(store):
+        for arrival in arrivals(store):
+            monkeypatch.setattr(os, "lseek", lseek)
+            yield arrival
+            monkeypatch.setattr(os, "lseek", real)
+
+    monkeypatch.setattr(SegmentStore, "arrivals", then_fails)
+    store, found = reopened(tmpfs / "ram", LENGTH + 100_000, SystemCalls())
+    assert len(found) == 1
+    assert not store.pending_segments
+    with pytest.raises(TierFull):
+        write(store, "new", bytes(90_000))
+    store.close()
+
+
 def test_one_block_that_the_medium_keeps_costs_one_record_and_not_the_tier(tmpfs, sockets):
     sender, receiver = sockets
 
