@@ -50,6 +50,10 @@ trailer, which the origin must accept.
 """
 _DELETE_COST = 2
 """Bytes that each byte of a DeleteObjects takes: it is gathered piece by piece, and then copied."""
+DELETES_BYTES = 2 * _DELETE_COST * MAX_DELETE_BYTES
+"""Memory of all bodies of DeleteObjects together. It is apart from that of held uploads, because those may
+take long, and a DeleteObjects has no other way than to wait.
+"""
 
 
 # Fields that are named like a checksum, and hold no checksum of a body.
@@ -85,8 +89,8 @@ def _compare(name: str, computed: str, given: str) -> None:
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A request that is ready for the origin. ``held_bytes``: bytes of a body that is held whole, which the
-    ledger counts.
+    """A request that is ready for the origin. ``held_bytes``: bytes of a body that is held whole, which
+    ``ledger`` counts.
     """
 
     headers: Headers
@@ -95,6 +99,7 @@ class _Outgoing:
     length: int | None
     payload_hash: str
     held_bytes: int = 0
+    ledger: Ledger | None = None
     trailers: Trailers | None = None
 
 
@@ -113,17 +118,17 @@ class ForwardPath(Protocol):
 
 
 class Forwarder:
-    """Sends requests to the origin through ``engine``. ``trailed``: the memory budget of bodies that are held
-    whole: uploads whose checksum follows the body, and lists of objects to delete.
+    """Sends requests to the origin through ``engine``. ``trailed``: the memory budget of uploads that are
+    held whole, because their checksum follows the body. ``deletes``: that of bodies of DeleteObjects.
     """
 
-    def __init__(self, engine: ForwardPath, *, trailed: Ledger) -> None:
+    def __init__(self, engine: ForwardPath, *, trailed: Ledger, deletes: Ledger) -> None:
         self._engine = engine
-        self._trailed = trailed
+        self._trailed, self._deletes = trailed, deletes
 
     @property
     def held_bytes(self) -> int:
-        return self._trailed.taken_bytes
+        return self._trailed.taken_bytes + self._deletes.taken_bytes
 
     async def serve(
         self,
@@ -153,7 +158,8 @@ class Forwarder:
                 raise
             finally:
                 exchange.bytes_received = body.received_bytes
-                self._trailed.give(outgoing.held_bytes)
+                if outgoing.ledger is not None:
+                    outgoing.ledger.give(outgoing.held_bytes)
 
     async def serve_read(self, exchange: Exchange, call: Call) -> None:
         """Answer a GetObject or HeadObject from the origin, past the cache. Raises OriginError."""
@@ -197,19 +203,19 @@ class Forwarder:
             self._trailed.give(size)
             raise
         headers += _checksum_fields(body)
-        return _Outgoing(headers, _pieces_of(whole), refs, size, promised, held_bytes=size)
+        return _Outgoing(headers, _pieces_of(whole), refs, size, promised, size, self._trailed)
 
     async def _delete(self, call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
-        """Return the request that ``_delete`` prepares. Its document has its share of the memory for uploads
-        that are held whole. Raises Overloaded if other ones leave no room for it.
+        """Return the request that ``_delete`` prepares, with its share of ``deletes``. Raises Overloaded if
+        other documents leave no room for it.
         """
         size = MAX_DELETE_BYTES if body.plan.length is None else min(body.plan.length, MAX_DELETE_BYTES)
         held = _DELETE_COST * size
-        await self._trailed.take(held, Intent.DEMAND)
+        await self._deletes.take(held, Intent.DEMAND)
         try:
-            return replace(await _delete(call, body, headers), held_bytes=held)
+            return replace(await _delete(call, body, headers), held_bytes=held, ledger=self._deletes)
         except BaseException:
-            self._trailed.give(held)
+            self._deletes.give(held)
             raise
 
     async def _carry(

@@ -15,7 +15,7 @@ from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.cross_site import refuse_cross_site_write
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Call, EventLog, Exchange, RequestObserver
-from shadeproxy.api.s3.forward import Forwarder, ForwardPath
+from shadeproxy.api.s3.forward import DELETES_BYTES, Forwarder, ForwardPath
 from shadeproxy.api.s3.lane_read import EngineLaneRead
 from shadeproxy.api.s3.port import AiohttpPort
 from shadeproxy.api.s3.relay_read import RelayRead
@@ -85,7 +85,7 @@ class ForwardHandler(RequestAuthorizer):
         self.pace = TurnLimiter()
         """Limits how many requests, of all connections together, are served in one turn of the event loop."""
         self._bounds = bounds
-        self._forwarder = Forwarder(path, trailed=Ledger(trailed_budget_bytes))
+        self._forwarder = Forwarder(path, trailed=Ledger(trailed_budget_bytes), deletes=Ledger(DELETES_BYTES))
 
     @property
     def held_bytes(self) -> int:

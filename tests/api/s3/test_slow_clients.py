@@ -10,6 +10,7 @@ import pytest
 
 from shadeproxy.api.s3.upload import body as upload_body
 from shadeproxy.api.s3.upload.body import GRACE_S, LEAST_BYTES_PER_S, Patience
+from shadeproxy.core.ledger import Ledger
 from tests.support.s3.answer import split, until
 from tests.support.s3.lane import Watched
 
@@ -154,9 +155,10 @@ async def test_a_client_that_stands_at_the_same_place_of_another_answer_goes_on(
 
 
 async def test_lists_of_objects_to_delete_share_bounded_memory(make_proxy, monkeypatch):
-    proxy = await make_proxy(trailed_budget_bytes=1 << 20)
+    """Uploads that are held whole leave the memory of these lists alone."""
+    proxy = await make_proxy(trailed_budget_bytes=0)
     proxy.origin.put("b", "seed", b"seed")
-    monkeypatch.setattr(proxy.handler._forwarder._trailed, "_max_wait_s", 0.1)
+    monkeypatch.setattr(proxy.handler._forwarder, "_deletes", Ledger(1 << 20, max_wait_s=0.1))
     body = b"<Delete><Object><Key>seed</Key></Object>" + b" " * 400_000 + b"</Delete>"
     digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
     head = f"POST /b?delete HTTP/1.1\r\nHost: h\r\nContent-MD5: {digest}\r\nContent-Length: {len(body)}\r\n"
