@@ -68,8 +68,10 @@ def count_ids(batch: Any) -> int:
 
 
 def _is_one(entry: Any) -> bool:
-    """Return whether ``entry`` is of one sample: a number or a text, and no list, dict or vector."""
-    return isinstance(entry, str) or not getattr(entry, "ndim", hasattr(entry, "__len__"))
+    """Return whether ``entry`` is of one sample: a number, a text or a dict (as of boxes in a
+    picture), and no list or vector.
+    """
+    return isinstance(entry, str | dict) or not getattr(entry, "ndim", hasattr(entry, "__len__"))
 
 
 class Progress:

@@ -214,6 +214,7 @@ def test_a_breaker_without_an_alternative_probes_earlier():
         (range(3), 3),
         (["a cat", "a dog", "a bird"], 3),
         ([torch.tensor(4), torch.tensor(5)], 2),
+        ([{"boxes": torch.zeros(3, 4)}, {"boxes": torch.zeros(1, 4)}], 2),
         (b"the bytes of a sample, batched by list", None),
         ((b"a decoded sample", 7), None),
         ({"boxes": torch.zeros(3, 4), "labels": torch.zeros(3)}, None),
