@@ -77,6 +77,20 @@ def test_it_ends_when_its_coordinator_is_gone_already():
     assert subprocess.run([sys.executable, "-c", CRADLE, "0", "1"], check=False).returncode == 1
 
 
+def workers_of(share):
+    """Return the ``Workers`` of a proxy of two processes. What they report is dropped."""
+    settings = Settings.load(None, ["s3.workers=2"])
+    return Workers(
+        settings,
+        build_reloadable(settings),
+        (),
+        share=share,
+        on_requests=lambda _rows: None,
+        on_reads=lambda *_: None,
+        certificate=None,
+    )
+
+
 def frame(content):
     return len(content).to_bytes(4, "little") + content
 
@@ -176,18 +190,9 @@ async def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch):
     A failed attempt leaves no descriptor open.
     """
     monkeypatch.setattr("shadeproxy.app.workers._RESTART_S", 0.01)
-    settings = Settings.load(None, ["s3.workers=2"])
     share, tried, environments = Share.create(), [], []
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "4096")
-    workers = Workers(
-        settings,
-        build_reloadable(settings),
-        (),
-        share=share,
-        on_requests=lambda _rows: None,
-        on_reads=lambda *_: None,
-        certificate=None,
-    )
+    workers = workers_of(share)
 
     async def refuse(*_args, env, **_options):
         environments.append(env)
@@ -213,16 +218,8 @@ async def test_a_proxy_that_ends_while_a_worker_of_its_cluster_starts_ends_in_or
 
     The worker gets no closed descriptor. Its start fails, or the worker ends at once.
     """
-    settings, passed = Settings.load(None, ["s3.workers=2"]), []
-    workers = Workers(
-        settings,
-        build_reloadable(settings),
-        (),
-        share=Share.create(),
-        on_requests=lambda _rows: None,
-        on_reads=lambda *_: None,
-        certificate=None,
-    )
+    passed = []
+    workers = workers_of(Share.create())
     listener, others = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
     workers._peers = PeerListening("a", ("secret",), others, None, None, None, lambda _rows: None)
 
@@ -250,20 +247,8 @@ async def test_a_worker_that_starts_slowly_is_not_ended_by_a_change(monkeypatch)
     """
     monkeypatch.setattr("shadeproxy.app.workers._CONFIRM_S", 0.05)
     monkeypatch.setattr("shadeproxy.app.workers._START_S", 0.5, raising=False)
-    settings, share, execute = (
-        Settings.load(None, ["s3.workers=2"]),
-        Share.create(),
-        asyncio.create_subprocess_exec,
-    )
-    workers = Workers(
-        settings,
-        build_reloadable(settings),
-        (),
-        share=share,
-        on_requests=lambda _rows: None,
-        on_reads=lambda *_: None,
-        certificate=None,
-    )
+    share, execute = Share.create(), asyncio.create_subprocess_exec
+    workers = workers_of(share)
 
     async def start_slowly(*_arguments, pass_fds, **_options):
         return await execute("sleep", "60", pass_fds=pass_fds)
@@ -273,7 +258,7 @@ async def test_a_worker_that_starts_slowly_is_not_ended_by_a_change(monkeypatch)
         keeping = asyncio.create_task(workers._keep(listener))
         while not workers.numbers:
             await asyncio.sleep(0)
-        changing = asyncio.create_task(workers.adopt(build_reloadable(settings)))
+        changing = asyncio.create_task(workers.adopt(workers.reloadable))
         await asyncio.sleep(0.25)
         assert not logs
         assert not changing.done()
@@ -288,20 +273,8 @@ async def test_a_worker_that_starts_slowly_is_not_ended_by_a_change(monkeypatch)
 async def silent(monkeypatch):
     """Start a worker that only accepts. Yield ``Workers``, the socket by which it speaks, and the log."""
     monkeypatch.setattr("shadeproxy.app.workers._LOOK_S", 0.02)
-    settings, share, execute = (
-        Settings.load(None, ["s3.workers=2"]),
-        Share.create(),
-        asyncio.create_subprocess_exec,
-    )
-    workers = Workers(
-        settings,
-        build_reloadable(settings),
-        (),
-        share=share,
-        on_requests=lambda _rows: None,
-        on_reads=lambda *_: None,
-        certificate=None,
-    )
+    share, execute = Share.create(), asyncio.create_subprocess_exec
+    workers = workers_of(share)
     ends = []
 
     async def start(*_arguments, pass_fds, **_options):
