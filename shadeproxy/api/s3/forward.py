@@ -206,14 +206,14 @@ class Forwarder:
         return _Outgoing(headers, _pieces_of(whole), refs, size, promised, size, self._trailed)
 
     async def _delete(self, call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
-        """Return the request that ``_delete`` prepares, with its share of ``deletes``. Raises Overloaded if
-        other documents leave no room for it.
+        """Read the document of a DeleteObjects into its share of ``deletes``, and return the request. Raises
+        Overloaded if other documents leave no room for it.
         """
         size = MAX_DELETE_BYTES if body.plan.length is None else min(body.plan.length, MAX_DELETE_BYTES)
         held = _DELETE_COST * size
         await self._deletes.take(held, Intent.DEMAND)
         try:
-            return replace(await _delete(call, body, headers), held_bytes=held, ledger=self._deletes)
+            return replace(await _delete_request(call, body, headers), held_bytes=held, ledger=self._deletes)
         except BaseException:
             self._deletes.give(held)
             raise
@@ -266,7 +266,7 @@ class Forwarder:
             await response.write_eof()
 
 
-async def _delete(call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
+async def _delete_request(call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
     """Prepare a DeleteObjects: check the client's right to each key, and write a new document with only these
     keys.
     """

@@ -254,8 +254,7 @@ class Revalidator:
         for key in keys:
             ref = bucket.beside(key)
             try:
-                # Of an object that is not pending any more, no reader's credentials are known. Then use those
-                # of the proxy.
+                # A reader's credentials are known only while the object is pending. Later, use the proxy's.
                 upstream = by or self._pending.pop(ref) or upstream_in(self._upstreams, ref.namespace)
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
