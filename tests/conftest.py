@@ -27,6 +27,7 @@ from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.index import hash_table
 from shadeproxy.hints import job_state
 from shadeproxy.policy import kernels
+from tests.support.released import release_memory
 from tests.support.served import COPIED_SERVE, SERVE, MakeServed, Served
 
 # Examples of hypothesis have no time limit: more than 200 ms for one shows that the machine is busy, not that
@@ -107,21 +108,8 @@ def _place_in_order(item: pytest.Item) -> int:
     return _LONGEST_FIRST.index(room) if room in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
 
-def _collect_and_freeze() -> None:
-    """Collect garbage, and exclude all objects that are left from later rounds of the garbage collector.
-
-    Modules and collected tests are 800,000 objects. A full round of the collector waits until a quarter as
-    many new objects exist. Without this function, engines of ended tests (megabytes of columns in a few
-    hundred objects each) would stay until the process had gigabytes. Besides, each collection that a fixture
-    asks for would take half a second.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.collect()  # This round sees few objects, so the next full round comes soon.
-
-
 def pytest_collection_finish() -> None:
-    _collect_and_freeze()
+    release_memory()
     # Full rounds are short now, so they may come ten times as often. Then the engines of a file's tests do
     # not pile up.
     gc.set_threshold(700, 10, 1)
@@ -132,7 +120,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Collect garbage after each file, when pytest has released the fixtures of the file's last test."""
     outcome = yield
     if nextitem is None or nextitem.path != item.path:
-        _collect_and_freeze()
+        release_memory()
     return outcome
 
 

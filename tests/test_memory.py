@@ -1,13 +1,18 @@
-"""The process of the tests keeps no objects of a test that has ended.
+"""The process of the tests keeps no objects of a test that has ended, and not their memory.
 
-tests/conftest.py says which objects would stay without its help.
+tests/conftest.py and tests/support/released.py say what would stay without their help.
 """
 
 import gc
+import os
+import platform
+from pathlib import Path
 
 import pytest
 from aiohttp import web, web_app
 from aiohttp.test_utils import TestClient, TestServer
+
+from tests.support.released import release_memory
 
 
 class Columns:
@@ -49,3 +54,18 @@ def test_collections_are_frequent_and_leave_out_modules_and_collected_tests():
     assert gc.get_freeze_count() > 50_000
     gc.collect()
     assert len(gc.get_objects()) < gc.get_freeze_count()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps what is freed")
+def test_memory_that_a_file_freed_goes_back_to_the_system():
+    taken = [b"1" * 100_000 for _ in range(2_000)]
+    kept = taken[-1]  # Above the rest in the heap, so glibc by itself gives none of it back.
+    with_all = resident_bytes()
+    del taken
+    release_memory()
+    assert resident_bytes() < with_all - 100_000_000
+    assert len(kept) == 100_000
