@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import shutil
 import tempfile
 from pathlib import Path
@@ -355,6 +356,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.cache.close()
         self.loop.close()
         shutil.rmtree(self.directory)
+        gc.collect()  # An engine refers to itself, so those of all examples could stay until the test ends.
 
 
 TestEngine = pytest.mark.open_engine("a process that is killed closes nothing")(EngineMachine.TestCase)

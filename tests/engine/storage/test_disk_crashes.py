@@ -1,6 +1,7 @@
 """A process that is killed at any step of a write leaves no old page that answers, on any of its disks."""
 
 import asyncio
+import gc
 import random
 import shutil
 from collections import deque
@@ -94,6 +95,7 @@ class Life:
                 disk.step()
         await self.engine.aclose()
         await asyncio.to_thread(self.cache.close)
+        gc.collect()  # An engine refers to itself. Those of all crashes of a test would take gigabytes.
 
 
 async def start(folder, origin) -> Life:
