@@ -25,7 +25,7 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.decoding import Column, SampleId, decode_columns
-from shadeproxy.api.control.ledgers import SMALL_BYTES
+from shadeproxy.api.control.ledgers import JSON_SCORES_COST, SCORES_COST, SMALL_BYTES
 from shadeproxy.api.control.namespaces import require_namespace
 from shadeproxy.api.control.orders import number
 from shadeproxy.api.control.profiles import profile_of
@@ -36,7 +36,7 @@ from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.jobs import Job, LoaderSettings, Progress
 from shadeproxy.hints.needs import NO_SHARE, JobShare, need_of
 from shadeproxy.hints.registry import HintRegistry
-from shadeproxy.hints.scoreboard import Batch
+from shadeproxy.hints.scoreboard import MAX_SCORES, Batch
 
 
 class RankProgress(msgspec.Struct):
@@ -116,6 +116,8 @@ BEGINS = {
 # JSON up to this length is decoded on the event loop, because passing it to the pool would cost more.
 _COLUMNS = {"ids": Column(list[SampleId], np.int64), "scores": Column(list[float], np.float64)}
 _INLINE_BYTES = 32 * 1024
+# A body of scores has fewer strings than this besides its keys: the names and the values of its fields.
+_FEW_STRINGS = 8
 
 
 class _Begins(msgspec.Struct, forbid_unknown_fields=True):
@@ -200,7 +202,8 @@ async def post_scores(context: ControlContext, request: web.Request) -> web.Resp
         if (request.content_length or MAX_SCORES_BYTES) <= SMALL_BYTES:
             data = await read_body(request, MAX_SCORES_BYTES)
         else:
-            data = await stack.enter_async_context(context.ledgers.body(request, MAX_SCORES_BYTES))
+            cost = SCORES_COST if form == SCORES else JSON_SCORES_COST
+            data = await stack.enter_async_context(context.ledgers.body(request, MAX_SCORES_BYTES, cost))
         if form == SCORES:
             batch = _check_binary(hints, name, data)
         elif len(data) <= _INLINE_BYTES:
@@ -270,6 +273,10 @@ def _check_binary(hints: HintRegistry, name: str, data: bytes) -> Batch:
 
 
 def _check_json(context: ControlContext, name: str, data: bytes) -> Batch:
+    # Refuse too many keys before they are decoded, because each would take some 450 bytes of memory.
+    strings = (data.count(b'"') - data.count(b'\\"')) // 2
+    if strings > MAX_SCORES + _FEW_STRINGS:
+        raise InvalidRequest(f"more than {MAX_SCORES} scores in one call", hint="send them in pieces")
     hints, (body, columns) = context.hints, decode_columns(data, ScoresBody, _COLUMNS)
     if body.keys is not None and body.ids is None and body.scores is None:
         namespace = None if body.namespace is None else require_namespace(context, body.namespace)

@@ -1,9 +1,10 @@
 """The memory that large calls may hold, all together: for bodies that are read whole, and for the items of
 reads.
 
-Laws: a call takes its share before the memory is used, and gives it back when it ends. Calls that do not fit
-wait in turn, for some seconds. A call that holds a share of the bodies waits for nothing else, so no two
-calls wait for each other. Small bodies and calls with few items take nothing: they never wait for large ones.
+Laws: a call takes its share before the memory is used, and gives it back when it ends. The share of a body
+includes what is decoded from it. Calls that do not fit wait in turn, for some seconds. A call that holds a
+share of the bodies waits for nothing else, so no two calls wait for each other. Small bodies and calls with
+few items take nothing: they never wait for large ones.
 """
 
 import asyncio
@@ -19,7 +20,12 @@ from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import Intent
 
 BODIES_BYTES = 128 * 1024 * 1024
-"""Most bytes of large bodies that are read or checked at a time."""
+"""Most bytes of large bodies that are read or checked at a time, and of what is decoded from them."""
+IDS_COST, READS_COST, SCORES_COST, JSON_ORDER_COST, JSON_SCORES_COST = 2, 12, 4, 16, 36
+"""Bytes that each byte of a large body takes, with what is decoded from it: of binary ids, of a read in JSON,
+of binary scores, of an order in JSON and of scores in JSON. Measured with bodies that decode to the most:
+arrays of numbers of three digits, and scores of objects with short keys.
+"""
 MAX_ITEMS = 4 * MAX_READS
 """Most items of large reads whose answers are under way. With short keys they hold some 80 MiB."""
 FEW_ITEMS = 4096
@@ -57,8 +63,8 @@ class CallLedgers:
         self.items = Ledger(MAX_ITEMS, max_wait_s=max_wait_s)
 
     @asynccontextmanager
-    async def body(self, request: web.Request, limit: int) -> AsyncIterator[bytes]:
-        """Yield the whole body. It counts until the block ends, unless it is small.
+    async def body(self, request: web.Request, limit: int, cost: int) -> AsyncIterator[bytes]:
+        """Yield the whole body. Unless it is small, ``cost`` times its length counts until the block ends.
 
         Raises BodyTooLarge if it is longer than ``limit``, Overloaded if other bodies have left no memory for
         it, and ClientTooSlow if it takes too long to arrive. A body without a Content-Length counts as long
@@ -71,8 +77,8 @@ class CallLedgers:
         if most <= SMALL_BYTES:
             yield await read_body(request, limit)
             return
-        await _take(self.bodies, most, request, "bodies")
-        held = most
+        held = cost * most
+        await _take(self.bodies, held, request, "bodies")
         try:
             try:
                 async with asyncio.timeout(_GRACE_S + most / _LEAST_BYTES_PER_S):
@@ -80,8 +86,8 @@ class CallLedgers:
             except TimeoutError:
                 hint = f"send at least {_LEAST_BYTES_PER_S} bytes a second, or send it in pieces"
                 raise ClientTooSlow("the body came too slowly", hint=hint) from None
-            self.bodies.give(held - len(data))
-            held = len(data)
+            self.bodies.give(held - cost * len(data))
+            held = cost * len(data)
             yield data
         finally:
             self.bodies.give(held)

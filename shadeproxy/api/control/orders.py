@@ -18,13 +18,14 @@ from shadeproxy.api.control.bodies import (
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
-from shadeproxy.api.control.decoding import Column, decode_columns
+from shadeproxy.api.control.decoding import Column, SampleId, decode_columns
+from shadeproxy.api.control.ledgers import IDS_COST, JSON_ORDER_COST
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.hints.changes import Announce, WithdrawOrder
 from shadeproxy.hints.order.announcements import Announcement
 
 _ID_BYTES = 4
-_COLUMNS = {"ids": Column(list[int], np.int64)}
+_COLUMNS = {"ids": Column(list[SampleId], np.uint32)}
 _MOST = 1 << 31
 # Announcements up to this length are checked on the event loop, because passing them to the pool would cost
 # more.
@@ -41,7 +42,8 @@ async def put_order(context: ControlContext, request: web.Request) -> web.Respon
     _refuse_unknown(request, {"rank", "offset"})
     form = require_type(request, OCTETS, IDS, JSON)
     context.hints.jobs.get(name)
-    async with context.ledgers.body(request, MAX_ORDER_BYTES) as data:
+    cost = JSON_ORDER_COST if form == JSON else IDS_COST
+    async with context.ledgers.body(request, MAX_ORDER_BYTES, cost) as data:
 
         def check() -> Announcement:
             ids = _json_ids(data) if form == JSON else _ids(data)
@@ -63,7 +65,7 @@ async def delete_order(context: ControlContext, request: web.Request) -> web.Res
     return web.Response(status=204)
 
 
-def _json_ids(data: bytes) -> NDArray[np.int64] | list[int]:
+def _json_ids(data: bytes) -> NDArray[np.uint32] | list[int]:
     body, columns = decode_columns(data, OrderBody, _COLUMNS)
     return columns.get("ids", body.ids)
 

@@ -26,7 +26,7 @@ from shadeproxy.api.control.bodies import (
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.decoding import SampleId, decode
 from shadeproxy.api.control.errors import ReadsForbidden
-from shadeproxy.api.control.ledgers import FEW_ITEMS, ItemShare
+from shadeproxy.api.control.ledgers import FEW_ITEMS, READS_COST, ItemShare
 from shadeproxy.api.control.namespaces import require_namespace
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import BodyTooLarge, Conflict, InvalidRequest
@@ -182,7 +182,7 @@ async def _asked(
         return asked, np.frombuffer(data, dtype="<u4"), share
     if request.query_string:
         raise InvalidRequest("a JSON call has no query", hint="put the parameters into the body")
-    async with context.ledgers.body(request, MAX_READS_BYTES) as data:
+    async with context.ledgers.body(request, MAX_READS_BYTES, READS_COST) as data:
         inline = len(data) <= _INLINE_BYTES
         asked = decode(data, ReadsBody) if inline else await context.in_pool(decode, data, ReadsBody)
     if (asked.items is None) == (asked.ids is None) or (asked.items is not None and asked.dataset):

@@ -194,7 +194,7 @@ def check_order(ids: NDArray[np.integer] | list[int], count: int, *, dataset: st
             f"ids[{first}] is {ids[first]}, but {dataset} has {count} samples",
             hint=f"ids are 0 to {count - 1}: announce ids of the job's dataset",
         )
-    column = column.astype(np.uint32)
+    column = column.astype(np.uint32, copy=False)
     column.flags.writeable = False
     return column
 

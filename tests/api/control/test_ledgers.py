@@ -2,13 +2,30 @@
 
 import asyncio
 import gc
+import tracemalloc
 import weakref
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from shadeproxy.api.control import ledgers
-from shadeproxy.api.control.ledgers import SMALL_BYTES, CallLedgers
+from shadeproxy.api.control import jobs, ledgers, orders
+from shadeproxy.api.control.decoding import decode
+from shadeproxy.api.control.ledgers import (
+    IDS_COST,
+    JSON_ORDER_COST,
+    JSON_SCORES_COST,
+    READS_COST,
+    SCORES_COST,
+    SMALL_BYTES,
+    CallLedgers,
+)
+from shadeproxy.api.control.reads import ReadsBody
+from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.manifest import ManifestBuilder
+from shadeproxy.hints.order.announcements import check_order
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 LARGE = SMALL_BYTES // 4 + 1000
@@ -117,3 +134,98 @@ async def test_a_result_of_the_pool_is_freed_without_the_collector(context):
         assert left() is None
     finally:
         gc.enable()
+
+
+COUNT = 20_000
+KEYS = b",".join(b'"b/k%05d":0.1' % number for number in range(COUNT))
+COSTS = {
+    "binary order": (
+        IDS_COST,
+        lambda body, _: check_order(orders._ids(body), 10, dataset="d"),
+        bytes(1 << 20),
+    ),
+    "order": (
+        JSON_ORDER_COST,
+        lambda body, _: check_order(orders._json_ids(body), 10, dataset="d"),
+        b'{"ids":[' + b"1," * 500_000 + b"1]}",
+    ),
+    "order that is refused": (
+        JSON_ORDER_COST,
+        lambda body, _: check_order(orders._json_ids(body), 10, dataset="d"),
+        b'{"ids":[' + b"300," * 200_000 + b"-1]}",
+    ),
+    "binary scores": (
+        SCORES_COST,
+        lambda body, context: jobs._check_binary(context.hints, "resnet", body),
+        np.uint32(COUNT).tobytes() + bytes(8 * COUNT),
+    ),
+    "scores by id": (
+        JSON_SCORES_COST,
+        lambda body, context: jobs._check_json(context, "resnet", body),
+        b'{"ids":[' + b"1," * 200_000 + b'1],"scores":[' + b"1," * 200_000 + b"1]}",
+    ),
+    "scores by key": (
+        JSON_SCORES_COST,
+        lambda body, context: jobs._check_json(context, "resnet", body),
+        b'{"keys":{' + KEYS + b"}}",
+    ),
+    "items": (
+        READS_COST,
+        lambda body, _: decode(body, ReadsBody),
+        b'{"items":[' + b",".join([b'{"bucket":"b","key":"k"}'] * 50_000) + b"]}",
+    ),
+    "ids": (
+        READS_COST,
+        lambda body, _: decode(body, ReadsBody),
+        b'{"dataset":"d","ids":[' + b"300," * 200_000 + b"1]}",
+    ),
+}
+
+
+@pytest.fixture
+def hints(context):
+    """The hints, with a job on a dataset of COUNT objects."""
+    builder = ManifestBuilder("train")
+    for number in range(COUNT):
+        builder.add(ObjectRef("b", f"k{number:05d}"))
+    context.hints.put_dataset(builder.finish())
+    context.hints.put_job(Job("resnet", "train"), 0.0)
+    return context.hints
+
+
+@pytest.mark.parametrize("what", COSTS)
+@pytest.mark.usefixtures("hints")
+def test_no_body_takes_more_memory_than_it_counts(context, what):
+    cost, decoded, body = COSTS[what]
+    tracemalloc.start()
+    try:
+        with suppress(InvalidRequest):
+            decoded(body, context)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes + len(body) < cost * len(body) + (1 << 18)
+
+
+async def test_what_is_decoded_from_a_body_counts_too(client, job, narrow, refused):
+    """Two bodies that would fit by their lengths do not fit with what is decoded from them."""
+    body = b'{"ids":[' + b"1," * SMALL_BYTES + b"1]}"
+    narrow.bodies.capacity_bytes = 3 * len(body)
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    slow = SlowBody(np.frombuffer(body, np.uint8))
+    task = asyncio.create_task(client.put(f"{job}/epochs/0/order", data=aiter(slow), headers=headers))
+    while not narrow.bodies.taken_bytes:
+        await asyncio.sleep(0.01)
+    answer = await client.put(f"{job}/epochs/1/order", data=body, headers=headers)
+    await refused(answer, 503, "overloaded")
+    slow.rest.set()
+    assert (await task).status == 200
+    assert narrow.bodies.taken_bytes == 0
+
+
+async def test_too_many_scores_by_key_are_refused_before_they_are_decoded(client, job, refused, monkeypatch):
+    monkeypatch.setattr(jobs, "MAX_SCORES", 1000)
+    monkeypatch.setattr(jobs, "decode_columns", None)
+    body = {"keys": {f"b/k{number}": 1.0 for number in range(1009)}}
+    answer = await client.post(f"{job}/scores", json=body)
+    assert "more than 1000 scores" in await refused(answer, 400, "invalid_request")
