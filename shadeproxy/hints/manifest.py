@@ -24,7 +24,7 @@ from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.core.workpool import raise_if_cancelled
 from shadeproxy.hints.datasets import MAX_END, WHOLE, Dataset, Entries, Groups, Ids, Sample
 from shadeproxy.hints.hashing import object_hash
-from shadeproxy.hints.pages import PAGE_SIZE_BYTES
+from shadeproxy.hints.pages import PAGE_SIZE_BYTES, most_pairs
 
 MAX_SAMPLES = 1 << 27
 MAX_KEY_BYTES = 1024
@@ -33,6 +33,9 @@ MAX_KEY_BYTES = 1024
 _BUCKET = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}")
 MAX_BUCKETS = 1024
 MAX_BLOB_BYTES = (1 << 32) - 1
+# Most bytes that ``ManifestBuilder.finish`` takes for a time, for each sample, and for each page of a sample.
+_FINISH_SAMPLE_BYTES = 160
+_FINISH_PAGE_BYTES = 64
 _BATCH = 4096
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
@@ -76,6 +79,24 @@ class ManifestBuilder:
         self._offset = array("q")
         self._length = array("q")
         self._ids = array("q")
+        self._pages = 0
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes that this builder takes until ``finish`` returns, if no more samples are added."""
+        count = len(self._entry_of)
+        columns = (
+            self._bucket_of,
+            self._ends,
+            self._hashes,
+            self._entry_of,
+            self._offset,
+            self._length,
+            self._ids,
+        )
+        held_bytes = sum(column.itemsize * len(column) for column in columns) + 2 * len(self._blob)
+        pages = min(self._pages, most_pairs(count))
+        return held_bytes + _FINISH_SAMPLE_BYTES * count + _FINISH_PAGE_BYTES * pages
 
     def add_line(self, line: bytes, number: int) -> None:
         """Add the sample of JSON line ``number`` (from 1). Raises MalformedBody, InvalidRequest."""
@@ -114,6 +135,8 @@ class ManifestBuilder:
         self._entry_of.append(len(self._hashes) - 1)
         self._offset.append(offset or 0)
         self._length.append(WHOLE if length is None else length)
+        if length is not None and offset is not None:
+            self._pages += (offset + length) // self._page_size - offset // self._page_size
 
     def _add_entry(self, ref: ObjectRef) -> None:
         try:

@@ -156,9 +156,14 @@ def _key(groups: Ids, numbers: Ids) -> NDArray[np.uint64]:
     return groups.astype(np.uint64) << np.uint64(32) | numbers.astype(np.uint64)
 
 
+def most_pairs(samples: int) -> int:
+    """Return for how many pairs of a sample and a page an index of ``samples`` samples has room."""
+    return _PAIRS_PER_SAMPLE * samples + _SPARE_PAIRS
+
+
 def most_pages(spans: Ids) -> int:
     """Return the length in pages of the longest samples for which an index of pages has room."""
-    room = _PAIRS_PER_SAMPLE * len(spans) + _SPARE_PAIRS
+    room = most_pairs(len(spans))
     if spans.sum() <= room:
         return ANY_PAGE
     ordered = np.sort(spans)

@@ -7,6 +7,7 @@ CPU-bound: call it on a pool. It stops soon after it is cancelled (core/workpool
 """
 
 import zlib
+from collections.abc import Iterator
 
 from shadeproxy.core.errors import BodyTooLarge, MalformedBody
 from shadeproxy.core.workpool import raise_if_cancelled
@@ -29,7 +30,9 @@ _ADVICE = "send it unpacked, split the dataset, or let the proxy list it: {bucke
 
 
 class ManifestReader:
-    """Passes the samples of a body to a ManifestBuilder. Call ``feed`` in order, then ``finish`` once."""
+    """Passes the samples of a body to a ManifestBuilder. Call ``feed`` or ``steps`` in order, then ``finish``
+    once.
+    """
 
     def __init__(self, builder: ManifestBuilder, *, max_bytes: int = MAX_BYTES) -> None:
         self._builder = builder
@@ -45,6 +48,13 @@ class ManifestReader:
 
     def feed(self, chunk: bytes) -> None:
         """Read the next bytes of the body. Raises MalformedBody, InvalidRequest, BodyTooLarge."""
+        for _ in self.steps(chunk):
+            pass
+
+    def steps(self, chunk: bytes) -> Iterator[None]:
+        """Read the next bytes of the body, at most 64 KiB of unpacked bytes in each step, so that the caller
+        may pause in between. Raises as ``feed`` does.
+        """
         if not self._started:
             chunk = self._head + chunk
             if len(chunk) < len(_GZIP_MAGIC):
@@ -58,8 +68,9 @@ class ManifestReader:
             piece = chunk[start : start + _PACKED_PIECE_BYTES]
             if self._gzip is None:
                 self._split(piece)
+                yield
             else:
-                self._unpack(piece)
+                yield from self._unpack(piece)
 
     def finish(self) -> Dataset:
         """Return the dataset. Raises as ``feed`` does, and when a gzip body is cut short."""
@@ -71,7 +82,7 @@ class ManifestReader:
             self._split(b"\n")
         return self._builder.finish()
 
-    def _unpack(self, chunk: bytes) -> None:
+    def _unpack(self, chunk: bytes) -> Iterator[None]:
         assert self._gzip is not None
         self._packed_bytes += len(chunk)
         try:
@@ -82,6 +93,7 @@ class ManifestReader:
                 self._bound_unpacked()
                 chunk = self._gzip.unconsumed_tail or self._gzip.unused_data
                 raise_if_cancelled()
+                yield
         except zlib.error as error:
             hint = "pack it again; nothing may follow the last gzip member"
             raise MalformedBody(f"the gzip body is damaged: {error}", hint=hint) from None

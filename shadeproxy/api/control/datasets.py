@@ -1,7 +1,7 @@
 """Calls about datasets: register a manifest or a listing, show a dataset, delete it."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from shadeproxy.api.control.bodies import (
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.manifest_ledger import ManifestShare
 from shadeproxy.api.control.namespaces import FIELD, require_namespace
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import AccessDenied, InvalidRequest, OriginAnswer, OriginUnavailable, UnknownName
@@ -64,14 +65,16 @@ async def list_datasets(context: ControlContext, _request: web.Request) -> web.R
 async def put_dataset(context: ControlContext, request: web.Request) -> web.Response:
     name = request.match_info["dataset"]
     asked = read_query(request, _Manifest, QUERY)
-    if require_type(request, JSON, LINES, *sorted(LINES_TYPES - {LINES})) == JSON:
-        listing = await read_json(request, DatasetFromListing)
-        if asked.namespace:
-            raise InvalidRequest("a listing names its namespace itself", hint="put it into the body")
-        dataset = await _listed(context, name, listing)
-    else:
-        dataset = await _uploaded(context, name, request, require_namespace(context, asked.namespace))
-    await context.changes.make(PutDataset(dataset))
+    with context.ledgers.manifests.share(request.remote or "") as share:
+        if require_type(request, JSON, LINES, *sorted(LINES_TYPES - {LINES})) == JSON:
+            listing = await read_json(request, DatasetFromListing)
+            if asked.namespace:
+                raise InvalidRequest("a listing names its namespace itself", hint="put it into the body")
+            dataset = await _listed(context, name, listing, request, share)
+        else:
+            namespace = require_namespace(context, asked.namespace)
+            dataset = await _uploaded(context, name, request, namespace, share)
+        await context.changes.make(PutDataset(dataset))
     return answer_json(_summary(dataset))
 
 
@@ -98,14 +101,39 @@ async def delete_dataset(context: ControlContext, request: web.Request) -> web.R
     return web.Response(status=204)
 
 
-async def _uploaded(context: ControlContext, name: str, request: web.Request, namespace: str) -> Dataset:
-    reader = ManifestReader(ManifestBuilder(name, page_size=context.page_size, namespace=namespace))
+async def _uploaded(
+    context: ControlContext, name: str, request: web.Request, namespace: str, share: ManifestShare
+) -> Dataset:
+    builder = ManifestBuilder(name, page_size=context.page_size, namespace=namespace)
+    reader = ManifestReader(builder)
+
+    async def read(piece: bytes) -> None:
+        steps, ended = reader.steps(piece), False
+        while not ended:
+            most_bytes = await share.hold(builder.most_bytes)
+            ended = await context.in_pool(_advance, steps, builder, most_bytes)
+
+    async def finish() -> Dataset:
+        await share.hold(builder.most_bytes)
+        return await context.in_pool(reader.finish)
+
     async for piece in read_pieces(request, MAX_BYTES, encodings=_GZIP):
-        await while_connected(request, context.in_pool(reader.feed, piece))
-    return await while_connected(request, context.in_pool(reader.finish))
+        await while_connected(request, read(piece))
+    return await while_connected(request, finish())
 
 
-async def _listed(context: ControlContext, name: str, wanted: DatasetFromListing) -> Dataset:
+def _advance(steps: Iterator[None], builder: ManifestBuilder, most_bytes: int) -> bool:
+    """Take steps until ``builder`` takes more than ``most_bytes``. Return True if all steps are taken."""
+    return all(builder.most_bytes <= most_bytes for _ in steps)
+
+
+async def _listed(
+    context: ControlContext,
+    name: str,
+    wanted: DatasetFromListing,
+    request: web.Request,
+    share: ManifestShare,
+) -> Dataset:
     namespace = require_namespace(context, wanted.namespace)
     builder = ManifestBuilder(name, page_size=context.page_size, namespace=namespace)
     start_after, truncated = "", True
@@ -120,6 +148,7 @@ async def _listed(context: ControlContext, name: str, wanted: DatasetFromListing
         for entry in page.entries:
             if not _is_folder(entry):
                 builder.add(ObjectRef(wanted.bucket, entry.key, namespace))
+        await while_connected(request, share.hold(builder.most_bytes))
         truncated = page.truncated and bool(page.entries)
         if page.entries:
             last = page.entries[-1].key

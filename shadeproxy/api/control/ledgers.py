@@ -1,5 +1,5 @@
 """The memory that large calls may hold, all together: for bodies that are read whole, and for the items of
-reads.
+reads. That of manifests is in manifest_ledger.py.
 
 Laws: a call takes its share before the memory is used, and gives it back when it ends. The share of a body
 includes what is decoded from it. Calls that do not fit wait in turn, for some seconds. A call that holds a
@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from shadeproxy.api.control.bodies import MAX_JSON_BYTES, MAX_READS, read_body, too_large
+from shadeproxy.api.control.manifest_ledger import ManifestLedger
 from shadeproxy.core.errors import ClientTooSlow, Overloaded
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.tracing import CLIENT
@@ -61,6 +62,7 @@ class CallLedgers:
     def __init__(self, bodies_bytes: int = BODIES_BYTES, *, max_wait_s: float = _WAIT_S) -> None:
         self.bodies = Ledger(bodies_bytes, max_wait_s=max_wait_s)
         self.items = Ledger(MAX_ITEMS, max_wait_s=max_wait_s)
+        self.manifests = ManifestLedger()
 
     @asynccontextmanager
     async def body(self, request: web.Request, limit: int, cost: int) -> AsyncIterator[bytes]:
