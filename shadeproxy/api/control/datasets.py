@@ -20,6 +20,7 @@ from shadeproxy.api.control.bodies import (
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.ledgers import in_time
 from shadeproxy.api.control.manifest_ledger import ManifestShare
 from shadeproxy.api.control.namespaces import FIELD, require_namespace
 from shadeproxy.api.control.queries import read_query
@@ -35,6 +36,9 @@ QUERY = {"namespace": f"For the buckets of a manifest. {FIELD}"}
 
 
 _LOOK_S = 0.25
+# A client that sends more slowly would keep its memory from others for too long. Packed manifests are short.
+_GRACE_S = 30.0
+_LEAST_BYTES_PER_S = 64 * 1024
 
 Result = TypeVar("Result")
 
@@ -117,7 +121,8 @@ async def _uploaded(
         await share.hold(builder.most_bytes)
         return await context.in_pool(reader.finish)
 
-    async for piece in read_pieces(request, MAX_BYTES, encodings=_GZIP):
+    pieces = read_pieces(request, MAX_BYTES, encodings=_GZIP)
+    async for piece in in_time(pieces, _GRACE_S, _LEAST_BYTES_PER_S):
         await while_connected(request, read(piece))
     return await while_connected(request, finish())
 

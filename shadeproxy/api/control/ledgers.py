@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from shadeproxy.api.control.bodies import MAX_JSON_BYTES, MAX_READS, read_body, too_large
+from shadeproxy.api.control.bodies import MAX_JSON_BYTES, MAX_READS, read_body, read_pieces, too_large
 from shadeproxy.api.control.manifest_ledger import ManifestLedger
 from shadeproxy.core.errors import ClientTooSlow, Overloaded
 from shadeproxy.core.ledger import Ledger
@@ -82,12 +82,8 @@ class CallLedgers:
         held = cost * most
         await _take(self.bodies, held, request, "bodies")
         try:
-            try:
-                async with asyncio.timeout(_GRACE_S + most / _LEAST_BYTES_PER_S):
-                    data = await read_body(request, limit)
-            except TimeoutError:
-                hint = f"send at least {_LEAST_BYTES_PER_S} bytes a second, or send it in pieces"
-                raise ClientTooSlow("the body came too slowly", hint=hint) from None
+            arriving = in_time(read_pieces(request, limit), _GRACE_S, _LEAST_BYTES_PER_S)
+            data = b"".join([piece async for piece in arriving])
             self.bodies.give(held - cost * len(data))
             held = cost * len(data)
             yield data
@@ -103,6 +99,29 @@ class CallLedgers:
             yield share
         finally:
             share.set(0)
+
+
+async def in_time(
+    pieces: AsyncIterator[bytes], grace_s: float, least_bytes_per_s: int
+) -> AsyncIterator[bytes]:
+    """Yield the pieces of a body. The client may keep the proxy waiting for ``grace_s``; each
+    ``least_bytes_per_s`` bytes that come make up for a second of it. Raises ClientTooSlow.
+    """
+    loop = asyncio.get_running_loop()
+    left_s = grace_s
+    while True:
+        began_s = loop.time()
+        try:
+            async with asyncio.timeout(left_s):
+                piece = await anext(pieces, b"")
+        except TimeoutError:
+            hint = f"send at least {least_bytes_per_s} bytes a second, or send it in pieces"
+            raise ClientTooSlow("the body came too slowly", hint=hint) from None
+        if not piece:
+            return
+        waited_s = loop.time() - began_s
+        left_s = min(grace_s, left_s - waited_s + len(piece) / least_bytes_per_s)
+        yield piece
 
 
 async def _take(ledger: Ledger, amount: int, request: web.Request, what: str) -> None:

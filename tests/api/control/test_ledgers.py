@@ -113,6 +113,19 @@ async def test_a_body_that_comes_too_slowly_gives_its_memory_back(client, job, n
     slow.rest.set()
 
 
+async def test_a_long_body_that_stops_gives_its_memory_back_soon(client, job, narrow, refused, monkeypatch):
+    """The time that a client has depends on what has come, not on what it has announced."""
+    monkeypatch.setattr(ledgers, "_GRACE_S", 0.1)
+    monkeypatch.setattr(ledgers, "_LEAST_BYTES_PER_S", LARGE)
+    narrow.bodies.capacity_bytes = 1 << 30
+    slow = SlowBody(order(8))
+    headers = OCTETS | {"Content-Length": str(600 * LARGE)}
+    answer = await client.put(f"{job}/epochs/0/order", data=aiter(slow), headers=headers)
+    assert "too slowly" in await refused(answer, 408, "too_slow")
+    assert narrow.bodies.taken_bytes == 0
+    slow.rest.set()
+
+
 async def test_a_body_without_a_length_counts_as_the_longest_until_it_has_arrived(client, job, narrow):
     async def pieces():
         yield order(LARGE).tobytes()

@@ -163,6 +163,28 @@ async def test_a_client_that_goes_away_gives_its_room_or_its_turn_back(listening
     assert not second.rest.is_set()
 
 
+async def test_a_client_that_stands_still_gives_its_room_back(client, narrow, refused, monkeypatch):
+    monkeypatch.setattr(calls, "_GRACE_S", 0.1)
+    monkeypatch.setattr(calls, "_LEAST_BYTES_PER_S", 1 << 40)
+    body = Unfinished(lines(LARGE))
+    task = put(client, "train", aiter(body))
+    assert "too slowly" in await refused(await task, 408, "too_slow")
+    assert not narrow.taken_bytes
+    body.rest.set()
+
+
+async def test_the_wait_for_room_is_not_the_clients(client, narrow, monkeypatch):
+    monkeypatch.setattr(calls, "_GRACE_S", 0.5)
+    monkeypatch.setattr(calls, "_LEAST_BYTES_PER_S", 1 << 40)
+    with narrow.share("another") as share:
+        await share.hold(2 * ROOM)
+        task = put(client, "train", lines(LARGE))
+        await until(lambda: narrow.waiting)
+        await asyncio.sleep(1.0)
+        assert not task.done()
+    assert (await task).status == 200
+
+
 async def test_a_manifest_that_is_refused_gives_its_room_back(client, narrow, refused):
     await refused(await put(client, "train", lines(LARGE) + b"{}\n"), 400, "malformed_body")
     assert not narrow.taken_bytes
