@@ -337,9 +337,7 @@ class Client(ControlSession):
         asked, number = name, 1
         while True:
             try:
-                return name, self.call(
-                    "PUT", f"/v1/datasets/{quote(name)}", body, timeout_s=REGISTER_TIMEOUT_S
-                )
+                return name, self.put_dataset(name, body)
             except ControlError as error:
                 number += 1
                 if error.status != 409 or number > _MOST_NAMES:

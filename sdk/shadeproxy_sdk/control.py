@@ -8,6 +8,8 @@ import gzip
 import json
 import math
 import os
+import random
+import time
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -26,6 +28,9 @@ _PROBE_TIMEOUT_S = 2.0
 """Timeout of a probe, the one request that tests whether a proxy has come back."""
 # Timeout of a registration. For a million keys, the proxy sends a thousand listing requests to its origin.
 REGISTER_TIMEOUT_S = 600.0
+_NO_ROOM = "overloaded"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_CHANCE = random.SystemRandom()  # Training may have seeded the generator of the module ``random``.
 
 
 def probe_timeout_s(decision: BreakerDecision, timeout_s: float) -> float:
@@ -102,7 +107,10 @@ class Control:
             # An idle connection breaks when its server restarts. Every call is safe to repeat.
             answer = connections.send(method, url, headers=headers, body=data, timeout_s=timeout_s)
         if answer.status >= 300 and answer.status != 304:
-            raise refusal(self.url, method, path, answer.status, answer.body)
+            error = refusal(self.url, method, path, answer.status, answer.body)
+            after = answer.headers.get("retry-after", "")
+            error.retry_after_s = float(after) if after.isdecimal() else 0.0
+            raise error
         return answer
 
 
@@ -158,13 +166,26 @@ class ControlSession:
         manifest.registered = read_json(answer, self._control.url).get("digest")
 
     def _put_lines(self, dataset: str, lines: bytes) -> Answer:
-        return self.call(
-            "PUT",
-            f"/v1/datasets/{quote(dataset)}",
-            lines,
-            content_type="application/x-ndjson",
-            timeout_s=REGISTER_TIMEOUT_S,
-        )
+        return self.put_dataset(dataset, lines, content_type="application/x-ndjson")
+
+    def put_dataset(
+        self, name: str, body: bytes | dict[str, Any], *, content_type: str = "application/json"
+    ) -> Answer:
+        """Register a dataset. While the proxy has no room for one more, because many ranks register theirs at
+        the same time, try again after growing pauses. Raises Unreachable, ControlError.
+        """
+        until_s, pause_s = time.monotonic() + REGISTER_TIMEOUT_S, _FIRST_PAUSE_S
+        path = f"/v1/datasets/{quote(name)}"
+        while True:
+            try:
+                return self.call("PUT", path, body, content_type=content_type, timeout_s=REGISTER_TIMEOUT_S)
+            except ControlError as error:
+                # A random part keeps ranks that were refused together from coming back together.
+                wait_s = max(error.retry_after_s, pause_s) * _CHANCE.uniform(1.0, 1.5)
+                if error.code != _NO_ROOM or time.monotonic() + wait_s > until_s:
+                    raise
+            time.sleep(wait_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     @property
     def connections(self) -> Connections:

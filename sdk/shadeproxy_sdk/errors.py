@@ -26,7 +26,7 @@ class ReadError(ShadeError):
 
 class ControlError(ShadeError):
     """Raised if the control listener refused a call. ``status``: the HTTP status. ``code``, ``message``:
-    those in the proxy's answer.
+    those in the proxy's answer. ``retry_after_s``: the seconds in its field Retry-After; 0 if it has none.
     """
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -34,6 +34,7 @@ class ControlError(ShadeError):
         self.status = status
         self.code = code
         self.message = message
+        self.retry_after_s = 0.0
 
     def __str__(self) -> str:
         return f"{self.status} {self.code}: {self.message}"
