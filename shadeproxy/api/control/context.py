@@ -195,16 +195,27 @@ class ControlContext:
     ) -> Result:
         """Return the result of ``function``, which runs in a thread of the pool.
 
-        The result does not pass through the future: a future of a pool refers to itself through its
-        callbacks, and would keep a large result until the collector runs.
+        Neither the result nor an error passes through the future: a future of a pool refers to itself through
+        its callbacks, and would keep a large result, or the locals of the function that failed, until the
+        collector runs.
         """
         results: list[Result] = []
-        work = partial(_append, results, function, args, kwargs)
+        errors: list[Exception] = []
+        work = partial(_append, results, errors, function, args, kwargs)
         await asyncio.get_running_loop().run_in_executor(self.pool, work)
+        if errors:
+            raise errors.pop()
         return results.pop()
 
 
 def _append(
-    results: list[Result], function: Callable[..., Result], args: tuple[Any, ...], kwargs: dict[str, Any]
+    results: list[Result],
+    errors: list[Exception],
+    function: Callable[..., Result],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> None:
-    results.append(function(*args, **kwargs))
+    try:
+        results.append(function(*args, **kwargs))
+    except Exception as error:  # noqa: BLE001 - the task that awaits the work raises it
+        errors.append(error)

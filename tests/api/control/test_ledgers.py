@@ -149,6 +149,26 @@ async def test_a_result_of_the_pool_is_freed_without_the_collector(context):
         gc.enable()
 
 
+async def test_what_a_failed_function_of_the_pool_held_is_freed_without_the_collector(context):
+    class Large:
+        pass
+
+    held = []
+
+    def fail():
+        large = Large()
+        held.append(weakref.ref(large))
+        raise InvalidRequest("refused")
+
+    gc.disable()
+    try:
+        with suppress(InvalidRequest):
+            await context.in_pool(fail)
+        assert held[0]() is None
+    finally:
+        gc.enable()
+
+
 COUNT = 20_000
 KEYS = b",".join(b'"b/k%05d":0.1' % number for number in range(COUNT))
 COSTS = {
