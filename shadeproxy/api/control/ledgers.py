@@ -33,7 +33,7 @@ FEW_ITEMS = 4096
 """Most items of a call that takes nothing. They hold about as much memory as the frames of a batch."""
 SMALL_BYTES = MAX_JSON_BYTES
 """Length of the longest body that takes nothing."""
-_WAIT_S = 10.0
+_BODY_WAIT_S, _ITEMS_WAIT_S = 25.0, 10.0
 _RETRY_S = 5
 _GRACE_S = 10.0
 _LEAST_BYTES_PER_S = 512 * 1024
@@ -57,11 +57,13 @@ class ItemShare:
 
 
 class CallLedgers:
-    """The ledgers of one control listener. ``max_wait_s``: how long a call waits for its share."""
+    """The ledgers of one control listener. ``max_wait_s``: how long a call waits for its share, if that is
+    less than usual.
+    """
 
-    def __init__(self, bodies_bytes: int = BODIES_BYTES, *, max_wait_s: float = _WAIT_S) -> None:
+    def __init__(self, bodies_bytes: int = BODIES_BYTES, *, max_wait_s: float = _BODY_WAIT_S) -> None:
         self.bodies = Ledger(bodies_bytes, max_wait_s=max_wait_s)
-        self.items = Ledger(MAX_ITEMS, max_wait_s=max_wait_s)
+        self.items = Ledger(MAX_ITEMS, max_wait_s=min(max_wait_s, _ITEMS_WAIT_S))
         self.manifests = ManifestLedger()
 
     @asynccontextmanager
