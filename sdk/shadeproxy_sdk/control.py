@@ -156,20 +156,27 @@ class ControlSession:
         """
         lines = manifest.to_jsonl()
         try:
-            answer = self._put_lines(manifest.name, gzip.compress(lines, compresslevel=1))
+            answer = self._put_lines(manifest, gzip.compress(lines, compresslevel=1))
         except ControlError as error:
             if error.status != _TOO_LARGE:
                 raise
             # A list with many repetitions packs so well that the proxy takes it for a decompression bomb.
             # Send it unpacked.
-            answer = self._put_lines(manifest.name, lines)
+            answer = self._put_lines(manifest, lines)
         manifest.registered = read_json(answer, self._control.url).get("digest")
 
-    def _put_lines(self, dataset: str, lines: bytes) -> Answer:
-        return self.put_dataset(dataset, lines, content_type="application/x-ndjson")
+    def _put_lines(self, manifest: Manifest, lines: bytes) -> Answer:
+        # If another rank has registered the manifest meanwhile, the proxy sees it by the digest.
+        extra = {"x-shade-manifest": manifest.digest}
+        return self.put_dataset(manifest.name, lines, content_type="application/x-ndjson", extra=extra)
 
     def put_dataset(
-        self, name: str, body: bytes | dict[str, Any], *, content_type: str = "application/json"
+        self,
+        name: str,
+        body: bytes | dict[str, Any],
+        *,
+        content_type: str = "application/json",
+        extra: Mapping[str, str] | None = None,
     ) -> Answer:
         """Register a dataset. While the proxy has no room for one more, because many ranks register theirs at
         the same time, try again after growing pauses. Raises Unreachable, ControlError.
@@ -178,7 +185,9 @@ class ControlSession:
         path = f"/v1/datasets/{quote(name)}"
         while True:
             try:
-                return self.call("PUT", path, body, content_type=content_type, timeout_s=REGISTER_TIMEOUT_S)
+                return self.call(
+                    "PUT", path, body, content_type=content_type, extra=extra, timeout_s=REGISTER_TIMEOUT_S
+                )
             except ControlError as error:
                 # A random part keeps ranks that were refused together from coming back together.
                 wait_s = max(error.retry_after_s, pause_s) * _CHANCE.uniform(1.0, 1.5)

@@ -13,10 +13,11 @@ from aiohttp.typedefs import Middleware
 
 from shadeproxy.api.control.bodies import JSON
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.datasets import MANIFEST_FIELD
 from shadeproxy.api.control.errors import translate_errors
 from shadeproxy.api.control.guard import check_caller
 from shadeproxy.api.control.openapi import describe
-from shadeproxy.api.control.routes import MANIFEST_FIELD, ROUTES, Route
+from shadeproxy.api.control.routes import ROUTES, Route
 from shadeproxy.core.errors import Conflict, InvalidRequest
 from shadeproxy.core.types import NAME_PATTERN
 

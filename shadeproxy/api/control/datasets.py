@@ -32,6 +32,10 @@ from shadeproxy.hints.manifest import ManifestBuilder, write_lines
 from shadeproxy.hints.unpack import MAX_BYTES, ManifestReader
 
 _GZIP = frozenset({"gzip", "x-gzip"})
+MANIFEST_FIELD = "x-shade-manifest"
+"""Header field with the digest of a manifest: of the one to which the ids of a call about a registered job
+belong, or of the one that a call registers.
+"""
 QUERY = {"namespace": f"For the buckets of a manifest. {FIELD}"}
 
 
@@ -108,14 +112,25 @@ async def delete_dataset(context: ControlContext, request: web.Request) -> web.R
 async def _uploaded(
     context: ControlContext, name: str, request: web.Request, namespace: str, share: ManifestShare
 ) -> Dataset:
+    """Return the dataset of the uploaded list. If the client promises a digest, and another rank has
+    registered this manifest meanwhile, return that one, and only receive the rest of the list.
+    """
     builder = ManifestBuilder(name, page_size=context.page_size, namespace=namespace)
-    reader = ManifestReader(builder)
+    reader, promised = ManifestReader(builder), request.headers.get(MANIFEST_FIELD)
+
+    def find() -> Dataset | None:
+        known = context.hints.datasets.get(name)
+        return known if known is not None and known.digest == promised else None
+
+    known = find()
 
     async def read(piece: bytes) -> None:
+        nonlocal known  # Once known, it stays so: what follows here was not read.
         steps, ended = reader.steps(piece), False
-        while not ended:
+        while not ended and known is None:
             most_bytes = await share.hold(builder.most_bytes)
             ended = await context.in_pool(_advance, steps, builder, most_bytes)
+            known = find()
 
     async def finish() -> Dataset:
         await share.hold(builder.most_bytes)
@@ -123,8 +138,11 @@ async def _uploaded(
 
     pieces = read_pieces(request, MAX_BYTES, encodings=_GZIP)
     async for piece in in_time(pieces, _GRACE_S, _LEAST_BYTES_PER_S):
-        await while_connected(request, read(piece))
-    return await while_connected(request, finish())
+        if known is None:
+            await while_connected(request, read(piece))
+        elif share.held_bytes:
+            share.give_back()
+    return await while_connected(request, finish()) if known is None else known
 
 
 def _advance(steps: Iterator[None], builder: ManifestBuilder, most_bytes: int) -> bool:

@@ -42,6 +42,11 @@ class ManifestShare:
             self.held_bytes += more_bytes
         return max(self.held_bytes, SMALL_BYTES)
 
+    def give_back(self) -> None:
+        """Hold nothing any more."""
+        held_bytes, self.held_bytes = self.held_bytes, 0
+        self._ledger.give(self, held_bytes)
+
 
 _Waiter = tuple[ManifestShare, int, asyncio.Future[None]]
 
@@ -68,7 +73,7 @@ class ManifestLedger:
         try:
             yield share
         finally:
-            self.give(share, share.held_bytes)
+            share.give_back()
 
     async def take(self, share: ManifestShare, size_bytes: int) -> None:
         """Reserve ``size_bytes`` more for ``share``. Clients wait in turn. Raises Overloaded."""

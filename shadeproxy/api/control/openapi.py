@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from shadeproxy.api.control.bodies import JSON
+from shadeproxy.api.control.datasets import MANIFEST_FIELD
 from shadeproxy.api.control.errors import ErrorAnswer
-from shadeproxy.api.control.routes import MANIFEST_FIELD, Content, Route
+from shadeproxy.api.control.routes import Content, Route
 from shadeproxy.core.types import NAME_PATTERN
 
 _PARAMETER = re.compile(r"{(\w+)}")
@@ -21,6 +22,9 @@ _MANIFEST = {
     "required": False,
     "description": "Digest of the manifest that the ids belong to; 409 when the job is on another one",
     "schema": {"type": "string"},
+}
+_OWN_MANIFEST = _MANIFEST | {
+    "description": "Digest of the list in the body, which is not read if the dataset has this digest already"
 }
 
 EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
@@ -91,6 +95,8 @@ def _operation(route: Route) -> dict[str, Any]:
         for name, text in route.query.items()
     ]
     header = [_MANIFEST] if route.speaks_of_ids else []
+    if (route.method, route.path) == ("PUT", "/v1/datasets/{dataset}"):
+        header = [_OWN_MANIFEST]
     answers: dict[str, Any] = {
         str(status): {"description": text, "content": _content(content)}
         for status, (text, content) in route.answers.items()

@@ -34,11 +34,6 @@ Handler = Callable[[ControlContext, web.Request], Awaitable[web.StreamResponse]]
 Content = dict[str, type[msgspec.Struct] | None]
 """The shapes of a body, by content type. None: the body is no JSON, and its content type says what it is."""
 
-MANIFEST_FIELD = "x-shade-manifest"
-"""Header field of a call about a registered job. It has the digest of the manifest to which the call's ids
-belong.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -61,8 +56,8 @@ class Route:
 
     @property
     def speaks_of_ids(self) -> bool:
-        """True if the call may have the field ``MANIFEST_FIELD``. All calls about a job may, except its
-        registration.
+        """True if the call may say in ``datasets.MANIFEST_FIELD`` to which manifest its ids belong. All calls
+        about a job may, except its registration.
         """
         return "{job}" in self.path and (self.method, self.path) != ("PUT", "/v1/jobs/{job}")
 

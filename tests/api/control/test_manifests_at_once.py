@@ -101,6 +101,42 @@ async def test_ranks_that_post_one_manifest_at_once_all_succeed(client, narrow):
     assert not narrow.taken_bytes
 
 
+async def test_ranks_that_name_the_digest_let_the_proxy_read_one_manifest_for_all(
+    client, narrow, builders, monkeypatch
+):
+    body, finished = lines(LARGE), []
+    digest = (await (await put(client, "before", body)).json())["digest"]
+    finish = calls.ManifestReader.finish
+    monkeypatch.setattr(calls.ManifestReader, "finish", lambda self: (finished.append(1), finish(self))[1])
+    ranks = [put(client, "train", body, **{"x-shade-manifest": digest}) for _ in range(16)]
+    answers = [await (await rank).json() for rank in ranks]
+    assert answers == [{"dataset": "train", "digest": digest, "count": LARGE}] * 16
+    assert len(finished) <= 3  # One goes on beyond the room, and another one may have had room.
+    assert not narrow.taken_bytes
+
+
+async def test_a_list_that_is_registered_already_is_received_and_not_read(client, narrow, refused):
+    digest = (await (await put(client, "train", lines(3))).json())["digest"]
+    told, other = ({"x-shade-manifest": named} for named in (digest, "sha256:" + 64 * "0"))
+    assert (await put(client, "train", b"no list" * 100_000, **told)).status == 200
+    await refused(await put(client, "train", b"no list" * 100_000, **other), 400, "malformed_body")
+    await refused(await put(client, "another", b"no list" * 100_000, **told), 400, "malformed_body")
+
+
+async def test_a_list_that_was_not_read_is_registered_though_its_twin_is_deleted_meanwhile(client, narrow):
+    digest = (await (await put(client, "before", lines(9) + b'{"bucket": "b", "key": "last"}\n')).json())[
+        "digest"
+    ]
+    body = Unfinished(lines(9))
+    assert (await put(client, "train", lines(9) + b'{"bucket": "b", "key": "last"}\n')).status == 200
+    task = put(client, "train", aiter(body), **{"x-shade-manifest": digest})
+    await asyncio.sleep(0.1)
+    assert (await client.delete("/v1/datasets/train")).status == 204
+    body.rest.set()
+    assert (await (await task).json())["digest"] == digest
+    assert (await (await client.get("/v1/datasets/train")).json())["digest"] == digest
+
+
 async def test_manifests_that_wait_for_each_others_room_all_end(client, narrow):
     first, second, tasks = await fill(client, narrow)
     tasks.append(put(client, "third", lines(LARGE)))

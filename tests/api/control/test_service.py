@@ -87,12 +87,15 @@ async def test_openapi_references_resolve_and_parameters_are_declared(client):
             declared = [item["name"] for item in operation["parameters"] if item["in"] == "path"]
             assert declared == re.findall(r"{(\w+)}", path)
             assert operation["responses"]
-    scores, job = (document["paths"][path] for path in ("/v1/jobs/{job}/scores", "/v1/jobs/{job}"))
+    scores, job, dataset = (
+        document["paths"][path]
+        for path in ("/v1/jobs/{job}/scores", "/v1/jobs/{job}", "/v1/datasets/{dataset}")
+    )
     fields = [
         [item["name"] for item in one["parameters"] if item["in"] == "header"]
-        for one in (scores["post"], job["delete"], job["put"])
+        for one in (scores["post"], job["delete"], dataset["put"], job["put"])
     ]
-    assert fields == [["x-shade-manifest"], ["x-shade-manifest"], []]
+    assert fields == [["x-shade-manifest"]] * 3 + [[]]
 
 
 async def test_unknown_paths_and_methods_are_errors_of_the_same_form(client, refused):
