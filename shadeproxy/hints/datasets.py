@@ -112,6 +112,11 @@ class Groups:
         self._directory = np.searchsorted(hashes, lows).astype(np.uint32)
         self._asked: tuple[Hashes, Ids] | None = None
 
+    @property
+    def columns(self) -> list[NDArray[Any] | None]:
+        """All columns."""
+        return [self._ladder, self.members, self.starts, self._directory]
+
     @classmethod
     def of(cls, hashes: Hashes) -> "Groups":
         """Return the groups of samples whose objects have ``hashes`` (u64[n], in sample order)."""
@@ -206,6 +211,15 @@ class Dataset:
     length: Ids | None
     groups: Groups
     pages: PageIndex | None
+
+    @property
+    def column_bytes(self) -> int:
+        """The bytes of all columns, and of the keys."""
+        groups, pages, entries = self.groups, self.pages, self.entries
+        columns: list[NDArray[Any] | None] = [entries.bucket_of, entries.ends]
+        columns += [self.entry_of, self.offset, self.length]
+        columns += groups.columns + ([] if pages is None else pages.columns)
+        return len(entries.blob) + sum(column.nbytes for column in columns if column is not None)
 
     def ref(self, sample_id: int) -> ObjectRef:
         """Return the object of a sample."""

@@ -8,7 +8,7 @@ takes some 50 us.
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,13 @@ class PageIndex:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def columns(self) -> list[NDArray[Any] | None]:
+        """All columns."""
+        return [
+            self.starts, self.members, self.beside, self.first, self.spans, self._keys, self._group_starts,
+        ]  # fmt: skip
 
     @property
     def has_whole_objects(self) -> bool:

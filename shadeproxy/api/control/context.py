@@ -28,6 +28,7 @@ from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.placement.pins import Prefix
 from shadeproxy.hints.changes import Changes
+from shadeproxy.hints.hint_memory import hint_bytes
 from shadeproxy.hints.needs import NothingShared, SharesJobs
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import PrefixLister
@@ -173,6 +174,7 @@ class ControlContext:
 
     def __post_init__(self) -> None:
         self.started_s = self.clock.now_s()
+        self.stats.watch("hint_bytes", lambda: float(hint_bytes(self.hints)))
         build = {name: str(self.info[name]) for name in ("policy", "lane") if name in self.info}
         build |= {"version": self.version, "python": platform.python_version()}
         self.metrics = Metrics(self.stats, build)

@@ -91,6 +91,10 @@ class Announcements:
         """Return the names of jobs with announcements."""
         return list(self._jobs)
 
+    def count(self, job: str) -> int:
+        """Return the number of ids that the job has announced."""
+        return sum(len(ids) for ranks in self._jobs.get(job, {}).values() for ids in ranks.values())
+
     def names(self) -> list[str]:
         """Return the ``order_name`` of every announcement."""
         return [
@@ -133,8 +137,7 @@ class Announcements:
                 hint=f"send pieces in order: the next one begins at offset={before}",
             )
         more = new.offset + len(new.ids) - before
-        held = sum(len(ids) for ranks in epochs.values() for ids in ranks.values())
-        self._bound(held + more, self._max_job_ids, f"job {new.job!r} has")
+        self._bound(self.count(new.job) + more, self._max_job_ids, f"job {new.job!r} has")
         self._bound(self.total + more, self._max_ids, "all jobs together have")
         if new.epoch not in epochs and len(epochs) >= MAX_EPOCHS:
             raise Conflict(

@@ -98,6 +98,12 @@ async def test_openapi_references_resolve_and_parameters_are_declared(client):
     assert fields == [["x-shade-manifest"]] * 3 + [[]]
 
 
+async def test_statistics_and_metrics_show_the_memory_of_hints(client, job):
+    shown = (await (await client.get("/v1/stats")).json())["gauges"]["hint_bytes"]
+    assert shown > 10 * 64
+    assert f"shadeproxy_hint_bytes {shown}" in await (await client.get("/metrics")).text()
+
+
 async def test_unknown_paths_and_methods_are_errors_of_the_same_form(client, refused):
     text = await refused(await client.get("/v1/nothing"), 404, "not_found")
     assert "GET /v1/nothing" in text
