@@ -30,6 +30,9 @@ class Answer(NamedTuple):
     body: bytes
 
 
+_LONG_BYTES = 64 * 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Offers:
     """The proxy's offers, from ``GET /v1/info``. ``batch``, ``locate``: whether it has these calls.
@@ -113,7 +116,11 @@ class Connections:
         ``timeout_s`` bounds each wait for bytes. If the body is shorter than its Content-Length, or the
         answer has neither length nor chunks, raises Broken, because the body could be a truncated sample.
         """
-        timeout = urllib3.Timeout(connect=min(timeout_s, MAX_CONNECT_S), read=timeout_s)
+        # The time for connecting is also all that urllib3 has for sending. A proxy without room reads a long
+        # body only when its turn comes.
+        is_long = body is not None and len(body) > _LONG_BYTES
+        send_s = timeout_s if is_long else min(timeout_s, MAX_CONNECT_S)
+        timeout = urllib3.Timeout(connect=send_s, read=timeout_s)
         try:
             answer = self._pool.urlopen(
                 method,

@@ -3,12 +3,16 @@
 import json
 import logging
 import pickle
+import socket
+import threading
+import time
 
 import pytest
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk import control
+from shadeproxy_sdk import connections, control
 
+LONG = 16 << 20
 NO_ROOM = {"error": {"code": "overloaded", "message": "others hold all of the memory", "hint": ""}}
 
 
@@ -53,6 +57,37 @@ def fill(proxy):
         proxy.more[f"datasets/{name}"] = answer
 
     return fill
+
+
+@pytest.fixture
+def busy():
+    """The address of a server that reads the body of each request only a second after its head."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    head += connection.recv(100)
+                time.sleep(1.0)
+                left = LONG - len(head.partition(b"\r\n\r\n")[2])
+                while left:
+                    left -= len(connection.recv(1 << 16))
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(timeout=10)
+
+
+def test_a_long_body_may_wait_until_the_proxy_reads_it(busy, monkeypatch):
+    monkeypatch.setattr(connections, "MAX_CONNECT_S", 0.2)
+    sender = connections.Connections(concurrency=1, pause_s=1.0)
+    answer = sender.send("PUT", busy, headers={}, body=bytes(LONG), timeout_s=20.0)
+    assert (answer.status, answer.body) == (200, b"{}")
+    sender.close()
 
 
 def puts(proxy):
