@@ -188,9 +188,10 @@ class Engine:
     def leave(self, reading: EngineReading, *, served: bool = False) -> None:
         """Release a reading and leave its flights; see ``BeginsReads.leave``."""
         self.plain_reads.readings -= 1
+        if reading.loads is not None:
+            reading.loads.stop_all()
         while reading.joined:
-            _, flight = reading.joined.popitem()
-            self._filling.flights.leave(flight, served=served or reading.relayed)
+            self._filling.flights.leave(reading.joined.popitem()[1], served=served or reading.relayed)
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
         """Return metadata for a HeadObject; see ``ReadPath.stat``."""
@@ -223,8 +224,7 @@ class Engine:
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
         """Return whether ``hit`` would answer now; see ``ReadPath.ready``."""
-        owned = self._ownership is None or self._owns(request)
-        return owned and self.hits.ready(request.ref, meta, span)
+        return (self._ownership is None or self._owns(request)) and self.hits.ready(request.ref, meta, span)
 
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
         """Return the places of cached bytes, and count the read; see ``ReadPath.locate``."""

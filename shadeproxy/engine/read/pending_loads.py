@@ -1,6 +1,7 @@
 """Pending loads: loads from a slow tier that go on while their read asks the origin.
 
-If the origin fails, the read waits for the same load again, so a slow disk does not read a page twice.
+If the origin fails, the read waits for the same load again, so a slow disk does not read a page twice. The
+origin may fail after the head of its answer, so the load goes on until the read has all bytes of the page.
 """
 
 import asyncio
@@ -39,9 +40,14 @@ class PendingLoads:
         return load.result()
 
     def stop(self, number: int) -> None:
-        """Give up the load of a page, because the origin has answered, or because nothing waits for it."""
+        """Give up the load of a page, because the origin has sent the page, or nothing waits for it."""
         if (load := self._running.pop(number, None)) is not None:
             load.cancel()
+
+    def stop_all(self) -> None:
+        """Give up the loads of all pages."""
+        for number in list(self._running):
+            self.stop(number)
 
 
 def _retrieve(load: asyncio.Task[memoryview]) -> None:

@@ -63,7 +63,8 @@ class EngineReading:
         first byte. The deadline leaves half of the time to the tier, if the origin fails. The use of these
         pages is noted.
         """
-        self._loads: PendingLoads | None = None
+        self.loads: PendingLoads | None = None
+        """The loads of pages of ``_late`` that go on; None if there were none."""
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
         self._loaded: tuple[int, memoryview] | None = None
@@ -198,7 +199,14 @@ class EngineReading:
         return await self._flight_or_page(number)
 
     def done(self, number: int, *, served: bool = False) -> None:
-        """Leave the flight of a page, if there is one; idempotent. ``served``: all of the page was read."""
+        """Leave the flight of a page, if there is one, and give up its load; idempotent. ``served``: all of
+        the page was read.
+        """
+        if self.loads is not None:
+            self.loads.stop(number)
+        self._leave(number, served=served)
+
+    def _leave(self, number: int, *, served: bool = False) -> None:
         # If the reading was left before its body was closed, there is no flight any more.
         flight = self.joined.pop(number, None)
         if flight is not None:
@@ -209,7 +217,9 @@ class EngineReading:
         page histories do not count a second read.
         """
         for number in list(self.joined):
-            self.done(number)
+            self._leave(number)
+        if self.loads is not None:
+            self.loads.stop_all()
         self._late.clear()
         self.explained = True
         self._meta = self._span = None
@@ -231,7 +241,7 @@ class EngineReading:
         flight = self.joined.get(number)
         again = flight is not None and flight.part is not None and not flight.covers(self._part(number))
         if again:
-            self.done(number)
+            self._leave(number)
         if flight is None or again:
             flight, coalesced = self._join(number, again=again or not first)
         else:
@@ -246,7 +256,7 @@ class EngineReading:
             joined = coalesced and (first or isinstance(error, OriginAnswer))  # Refusals may repeat.
             if not damaged and not (joined and self._is_others(flight, error)):
                 raise
-            self.done(number)
+            self._leave(number)
             return await self._flight(number, first=False)
         if self._meta is not None and (meta.etag, meta.size) != (self._meta.etag, self._meta.size):
             raise ObjectChanged(f"{self.request.ref} changed while it was read")
@@ -263,9 +273,6 @@ class EngineReading:
                 raise
             self.source, self._loaded = Source.DISK, (number, view)
             return view
-        finally:
-            if self._loads is not None:
-                self._loads.stop(number)
 
     def deadline_of(self, number: int) -> Deadline | None:
         """Return the deadline for the first byte of a page from the origin."""
@@ -276,7 +283,7 @@ class EngineReading:
         its tier was slow, read it from that tier now. Return None if no tier has the page in the opened
         version.
         """
-        self.done(number)
+        self._leave(number)
         if number not in self._late or isinstance(error, ObjectChanged):
             return None
         return await self._load(number, late=True)
@@ -315,9 +322,9 @@ class EngineReading:
         if late or self.request.intent is not Intent.DEMAND or not self._cache.is_behind(slot):
             # The origin gets the second half of the time, unless it has failed already.
             limit = deadline if late or deadline is None else deadline.half()
-            self._loads = self._loads or PendingLoads(self._cache)
+            self.loads = self.loads or PendingLoads(self._cache)
             try:
-                return await self._loads.view(number, slot, limit)
+                return await self.loads.view(number, slot, limit)
             except TierError:
                 return None  # The cache has counted this, and dropped the page: it is now a miss.
             except DeadlineExceeded:

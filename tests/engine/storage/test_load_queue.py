@@ -13,7 +13,7 @@ from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBou
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import ObjectRef, Source
+from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.engine.storage.load_queue import LoadQueue, OriginPace
@@ -309,7 +309,38 @@ async def test_a_disk_that_takes_long_reads_a_page_once_when_the_origin_fails(sl
     assert loads == 1
 
 
-async def test_a_load_ends_when_the_origin_has_answered_in_its_place(slow):
+async def test_a_disk_that_takes_long_reads_a_page_once_when_the_origin_breaks_off(slow):
+    """The origin fails after the head of its answer, while the disk still reads the page."""
+    bench, name = slow.bench, slow.on_disk()[0]
+    loads, go, broke_off = 0, asyncio.Event(), asyncio.Event()
+
+    async def load(work):
+        nonlocal loads
+        loads += 1
+        await go.wait()
+        work()
+
+    class BreaksOff(FaultyOrigin):
+        @asynccontextmanager
+        async def open(self, ref, **options):
+            try:
+                async with super().open(ref, **options) as read:
+                    yield read
+            finally:
+                broke_off.set()
+
+    bench.cache.media[1] = replace(bench.cache.media[1], load=load)
+    bench.engine._filling.filler._origin = BreaksOff(bench.origin, script=[Fault(cut_after_bytes=1000)])
+    DEADLINE.set(Deadline(SystemClock(), ReadBounds(first_byte_s=2.0)))
+    reading = asyncio.create_task(bench.get(name))
+    await broke_off.wait()
+    go.set()
+    assert (await reading)[0] == body(name)
+    assert loads == 1
+
+
+@pytest.mark.parametrize("reads_body", [True, False])
+async def test_a_load_ends_with_the_read_that_the_origin_has_answered(slow, reads_body):
     bench, name = slow.bench, slow.on_disk()[0]
     held, ended = HeldIO(), asyncio.Event()
 
@@ -321,7 +352,12 @@ async def test_a_load_ends_when_the_origin_has_answered_in_its_place(slow):
 
     bench.cache.media[1] = replace(bench.cache.media[1], load=load)
     DEADLINE.set(Deadline(SystemClock(), ReadBounds(first_byte_s=0.3)))
-    assert await bench.get(name) == (body(name), Source.ORIGIN)
+    async with bench.engine.open(ReadRequest(ObjectRef("b", name))) as reading:
+        assert reading.source is Source.ORIGIN
+        if reads_body:
+            pieces = [bytes(piece) async for piece in reading.body(Span(0, SIZE))]
+            assert b"".join(pieces) == body(name)
+            await asyncio.wait_for(ended.wait(), 10)
     await asyncio.wait_for(ended.wait(), 10)
 
 
