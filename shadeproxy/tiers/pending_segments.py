@@ -82,7 +82,9 @@ class PendingSegments:
 
     @property
     def segments(self) -> list[Segment]:
-        return [segment for segment, _ in self._segments.values()]
+        """The pending segments. Any thread may ask for them, also while the store's thread takes some in."""
+        # Only the copy is one step of the interpreter: a loop over the dict itself could find it changed.
+        return [segment for segment, _ in list(self._segments.values())]
 
     def open(self, claim: HeldDirectory, setting: str, *, most_files: int, sendfile: bool) -> None:
         """Register every segment of the directory as pending, without reading it. Raises ConfigError, with

@@ -254,6 +254,35 @@ def test_until_it_is_taken_in_a_segment_counts_and_takes_nothing(bench, sample, 
         assert bytes(again.pin(location)) == one.body
 
 
+def test_the_writer_may_look_at_the_segments_while_one_is_taken_in(bench, sample, pages):
+    """The threads of the writer and of the event loop may change places at any moment, also while the
+    writer's thread walks through the segments. Here they do so at the first one.
+    """
+    stopped(bench, sample, pages, count=100)
+    bench.close()
+    store = type(bench.opened[0])("disk", bench.path, 1 << 20, segment_bytes=1 << 18)
+    bench.opened.append(store)
+    store.open()
+    arrivals, pending = store.arrivals(), store._pending._segments
+    arrival = next(arrivals)
+
+    class TakesIn(tuple):
+        """The entry of a pending segment. When it is looked at, another segment is taken in."""
+
+        __slots__ = ()
+
+        def __iter__(self):
+            if store.pending_segments == len(found):
+                list(store.take_in(arrival))
+            return super().__iter__()
+
+    found = list(pending)
+    place = next(number for number in found if number != arrival.segment.number)
+    pending[place] = TakesIn(pending[place])
+    assert store.erasures.owed == 0
+    assert store.pending_segments == len(found) - 1
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_disowned_before_it_is_taken_in_never_comes_back(bench, sample, pages, recover, seed):
     """An object that is disowned before its records are recovered never comes back. The process is killed in
