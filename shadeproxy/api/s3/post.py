@@ -192,7 +192,7 @@ def _success(
     kept = [
         pair
         for pair in to_client(answer.headers)
-        if pair[0].lower() not in {"content-length", "content-type"}
+        if pair[0].lower() not in {"content-length", "content-type", "location"}
     ]
     etag = first_value(kept, "etag")
     redirect = fields.get("success_action_redirect", fields.get("redirect", ""))

@@ -253,6 +253,43 @@ async def test_an_error_answer_of_the_origin_passes_unchanged(make_proxy):
     assert body == b"<Error><Code>Teapot</Code></Error>"
 
 
+async def no_bytes():
+    return
+    yield b""
+
+
+@pytest.mark.parametrize("data", [
+    put("/b/k", b"x"), put("/b/k", method="DELETE"), put("/b?acl", method="GET"),
+    put("/b/seed?versionId=1", method="GET"), put("/new"),
+], ids=["put", "delete", "settings", "version", "bucket"])  # fmt: skip
+@pytest.mark.parametrize("status", [200, 307])
+async def test_no_answer_sets_a_cookie_or_leads_past_the_proxy(make_proxy, data, status):
+    proxy, engine = await watched(make_proxy)
+    fields = [(name, "http://origin.example/b/k") for name in ("Set-Cookie", "refresh", "Location")]
+    engine.answer = ForwardResponse(status, (*fields, ("x-amz-a", "1"), ("Content-Length", "0")), no_bytes())
+    head = (await proxy.raw(data)).lower()
+    assert head.startswith(f"http/1.1 {status} ".encode())
+    assert b"\r\nx-amz-a: 1\r\n" in head
+    assert b"origin.example" not in head
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("/new", True),
+        ("//origin.example/", False),
+        ("/\\origin.example/", False),
+        ("new", False),
+        ("", False),
+    ],
+)
+async def test_a_location_is_passed_on_only_if_it_is_a_path(make_proxy, target, expected):
+    proxy, engine = await watched(make_proxy)
+    fields = (("Location", target), ("Content-Length", "0"))
+    engine.answer = ForwardResponse(200, fields, no_bytes())
+    assert (f"\r\nLocation: {target}\r\n".encode() in await proxy.raw(put("/new"))) is expected
+
+
 async def test_a_field_that_would_split_the_answer_is_never_sent(make_proxy):
     proxy, engine = await watched(make_proxy)
 

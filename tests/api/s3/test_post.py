@@ -11,8 +11,10 @@ import pytest
 from shadeproxy.api.s3 import ClientKey, Right
 from shadeproxy.api.s3.upload.documents import parse_tags
 from shadeproxy.core.errors import MalformedBody
+from shadeproxy.origin.base import ForwardResponse
 from tests.support.s3.clients import ACCESS, SECRET
 from tests.support.s3.posting import FILE, form, post, presigned
+from tests.support.s3.watching import watched
 
 
 @pytest.fixture
@@ -95,6 +97,21 @@ async def test_the_form_says_how_success_looks(make_proxy, asked, expected):
         assert b"<Bucket>b</Bucket><Key>d/k&amp;</Key><ETag>" in answer
     if expected.endswith(b"303"):
         assert b"\r\nLocation: http://a.example/done?x=1&bucket=b&key=d%2Fk%26&etag=%22" in answer
+
+
+@pytest.mark.parametrize("asked", [{}, {"success_action_redirect": "http://a.example/done"}])
+async def test_the_only_location_is_that_of_the_proxy(make_proxy, asked):
+    proxy, engine = await watched(make_proxy)
+
+    async def no_bytes():
+        return
+        yield b""
+
+    fields = (("Location", "/elsewhere"), ("Content-Length", "0"))
+    engine.answer = ForwardResponse(200, fields, no_bytes())
+    answer = await post(proxy, form(named({"key": "k", **asked})))
+    assert answer.count(b"Location: ") == 1
+    assert b"/elsewhere" not in answer
 
 
 @pytest.mark.parametrize("target", ["http://[", "http://[x]/", "javascript:alert(1)", "//a.example/"])
