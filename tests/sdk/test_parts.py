@@ -227,3 +227,18 @@ def test_only_what_has_an_entry_for_each_sample_is_counted(make_job, last, count
     job = make_job()
     list(job.timed([["first", last]]))
     assert job.position == count
+
+
+def test_to_count_a_long_list_takes_no_longer_than_to_count_a_short_one(make_job):
+    class Ids(list):
+        looked_at = 0
+
+        def __iter__(self):
+            for one in super().__iter__():
+                self.looked_at += 1
+                yield one
+
+    job, ids = make_job(), Ids(range(65_536))
+    list(job.timed([["first", ids]]))
+    assert job.position == 65_536
+    assert ids.looked_at < 100
