@@ -287,16 +287,16 @@ class Replay:
 
     def _columns(self, pages: Slots) -> PageColumns:
         facts, count, tick = self._facts.take(pages), len(pages), float(self._tick)
-        next_use, rate = np.full(count, np.inf), np.full(count, LEAST_RATE)
+        next_use, rate = np.full(count, np.inf), np.zeros(count)
         if self._jobs is not None:
             next_use, rate = self._jobs.until(pages, self._tick - 1)
         if self._policy.learns:
             prefixes = self._learner.prefixes(self._groups[pages])
             learnt = self._learner.rates(prefixes, facts["state"].astype(np.intp), tick - facts["last"])
-            rate = np.maximum(rate + np.where(facts["reads"] > 0, learnt, 0.0), LEAST_RATE)
+            rate = rate + np.where(facts["reads"] > 0, learnt, 0.0)
         return PageColumns(
             next_use=next_use,
-            rate=rate,
+            rate=np.maximum(rate, LEAST_RATE),
             draw=self._rng.random(count),
             tick=tick,
             last_use=facts["last_use"],

@@ -29,6 +29,8 @@ TRACES = {
     "draws": importance(500, 4, seed=2),
     "sizes": with_sizes(importance(450, 4, seed=4)),
     "shards": shards(900, 3, seed=5),
+    # Many pages of this trace have rates that differ only by rounding.
+    "shards read twice": shards(900, 3, seed=1, reads=2),
 }
 
 
