@@ -21,6 +21,10 @@ from tests.support.served import opened, wait_for
 COUNT = 40
 SECRET = "a secret of at least sixteen"
 LEASE_S = 0.5
+CALM = {"cluster__lease": "3 s", "cluster__peer_timeout": "3 s"}
+"""Settings for tests in which no lease may lapse, and no proxy may give up another one. With the others, both
+happen on a machine that is so busy that a proxy does not run for half a second.
+"""
 KEYS = [f"{n:03d}" for n in range(COUNT)]
 RULES = """
 [[rules]]

@@ -15,7 +15,7 @@ from tests.support.cluster_logs import opened
 from tests.support.redis_server import redis_server
 from tests.support.served import wait_for
 
-from .owned import KEYS, cluster, get, put, settled
+from .owned import CALM, KEYS, cluster, get, put, settled
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 PASSWORD = "hunter2-of-the-engine"
@@ -56,7 +56,7 @@ def join_secured(join, engine, monkeypatch):
 
 
 def test_proxies_need_no_more_rights_at_the_engine_than_the_page_says(join_secured, engine):
-    two = [join_secured() for _ in range(2)]
+    two = [join_secured(**CALM) for _ in range(2)]
     settled(*two)
     a, b = two
     for writer in two:

@@ -20,6 +20,7 @@ from tests.support.copied import run_command
 from tests.support.served import opened, readyz, wait_for
 
 from .owned import (
+    CALM,
     COUNT,
     KEYS,
     LEASE_S,
@@ -337,7 +338,7 @@ def test_a_bucket_that_is_changed_is_distrusted_by_all(three):
 def test_proxies_speak_tls_with_each_other(join, tmp_path):
     made = write_certificate(tmp_path)
     tls = {"s3__tls__cert": str(made.cert), "s3__tls__key": str(made.key)}
-    a, b = (join(**tls, cluster__peer_ca_file=str(made.authority)) for _ in range(2))
+    a, b = (join(**tls, **CALM, cluster__peer_ca_file=str(made.authority)) for _ in range(2))
     settled(a, b)
     context = made.client_context()
     for number, writer in enumerate((a, b)):
