@@ -15,8 +15,10 @@ _ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>told to</Messa
 
 class FakeOrigin:
     """The S3 server. ``objects`` maps paths to bodies. ``failing`` is the (status, code) of every answer, or
-    None to answer well. ``denied`` has the access keys that may not read. ``skew_s`` is the number of seconds
-    by which the server's clock is ahead. ``asked`` lists method, path and header fields of every request.
+    None to answer well. ``fail_next`` is the number of further requests for objects that get SlowDown; those
+    by which a proxy finds out whether the origin answers do not count. ``denied`` has the access keys that
+    may not read. ``skew_s`` is the number of seconds by which the server's clock is ahead. ``asked`` lists
+    method, path and header fields of every request.
     """
 
     def __init__(self) -> None:
@@ -37,7 +39,7 @@ class FakeOrigin:
         self.gate.wait(20)
         path = handler.path.partition("?")[0]
         failing = self.failing
-        if failing is None and self.fail_next:
+        if failing is None and self.fail_next and path in self.objects:
             self.fail_next -= 1
             failing = (503, "SlowDown")
         if signer_of(fields) in self.denied:

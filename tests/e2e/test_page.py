@@ -53,6 +53,8 @@ def proxy(serve, fake_origin):
 
 
 PICTURES = os.environ.get("SHADEPROXY_PAGE_PICTURES")
+# The doctor of a busy machine finds that its event loop is late.
+CALM = re.compile(r"Nothing is wrong\.|event loop late")
 
 
 def keep_picture(tab, name):
@@ -108,13 +110,15 @@ def begin_job(proxy):
 
 def test_it_shows_reads_errors_tiers_and_jobs(proxy, tab):
     go_live(tab, proxy.control)
-    expect(tab.locator("#findings")).to_have_text("Nothing is wrong.")
+    expect(tab.locator("#findings")).to_have_text(CALM)
     wait_for(lambda: tab.evaluate("past.times.length > 0"), LIMIT_S)
     keep_picture(tab, "idle")
     read(proxy)
     begin_job(proxy)
-    expect_within(tab, "#buckets", "data")
+    # The page may have asked the proxy while the objects were read, so wait for what came last.
+    expect_within(tab, "#jobs", "waits for data 25.0 %")
     wait_for(lambda: tab.evaluate("Math.max(...past.series.hits_ram_per_s) > 0"), LIMIT_S)
+    assert "data" in tab.inner_text("#buckets")
     about = tab.inner_text("#about")
     assert about.startswith("version ")
     assert "policy default" in about
@@ -124,7 +128,6 @@ def test_it_shows_reads_errors_tiers_and_jobs(proxy, tab):
     job = tab.inner_text("#jobs")
     for line in ("resnet50", "epoch\n4", "samples read\n4 of 8", "distinct samples\n6 of 8"):
         assert line in job
-    assert "waits for data\n25.0 %" in job
     widths = tab.locator("canvas").evaluate_all("(all) => all.map((one) => one.width)")
     assert len(widths) == 6
     assert min(widths) > 300
@@ -180,7 +183,7 @@ def test_it_shows_that_the_origin_died_while_no_client_reads(serve, tab):
         go_live(tab, proxy.control)
         assert "state\nup" in tab.inner_text("#origin")
         # The doctor would find the fault too, but the page has asked it before and asks no more.
-        expect(tab.locator("#findings")).to_have_text(re.compile(r"Nothing is wrong\.|event loop late"))
+        expect(tab.locator("#findings")).to_have_text(CALM)
         tab.evaluate("askedDoctor = Infinity")
     expect_state(tab, "down")
     assert "state\ndown" in tab.inner_text("#origin")
