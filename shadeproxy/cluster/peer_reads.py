@@ -20,7 +20,7 @@ from shadeproxy.origin.base import ForwardResponse, Relayed
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import Head
 from shadeproxy.origin.receiver import WholeReceiver
-from shadeproxy.origin.s3reads import body_of
+from shadeproxy.origin.s3transport import body_of
 
 _SOURCES = {str(source): source for source in Source}
 

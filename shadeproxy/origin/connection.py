@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to an origin, for GETs and HEADs without a body, one exchange at a time.
+"""One HTTP/1.1 connection to an origin, for requests without a body, one exchange at a time.
 
 States: IDLE (no request is under way; a byte that arrives ends the connection) -> HEAD (a request was sent,
 its answer has no complete head yet) -> BODY (the rest of the answer is to come) -> IDLE. The kernel copies
@@ -9,26 +9,20 @@ any of these, reading is paused. Only a ``reusable`` connection may serve anothe
 
 import asyncio
 import math
+import socket
 from collections.abc import AsyncGenerator, Callable
 from copy import copy
-from enum import Enum, auto
 from typing import cast
 
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, LeastRate, ReadBounds
 from shadeproxy.origin.base import Arrived
 from shadeproxy.origin.http1 import BODILESS, BadAnswer, ChunkedBody, Head, parse_head
 from shadeproxy.origin.interim import INTERIM, MOST_INTERIM
-from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus, WholeReceiver
+from shadeproxy.origin.receiver import Broken, Dead, Receiver, State, Surplus, WholeReceiver
 
 _SCRATCH_BYTES = 8 << 10
 _DECRYPTED_BYTES = 128 << 10  # With TLS. An answer that fits arrives in one callback (docs/adr/0033).
 _PIECE_BYTES = 64 << 10
-
-
-class State(Enum):
-    IDLE = auto()
-    HEAD = auto()
-    BODY = auto()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -75,6 +69,10 @@ class Connection(asyncio.BufferedProtocol):
     def waiting(self) -> bool:
         """True if a reader waits for bytes now."""
         return self.receiver is not None or (self._waiter is not None and not self._waiter.done())
+
+    @property
+    def link(self) -> socket.socket | None:
+        return cast(socket.socket | None, self._transport.get_extra_info("socket"))
 
     @property
     def patience_s(self) -> float:
@@ -233,15 +231,14 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ inside
 
     def _take_head(self) -> None:
+        data = cast(bytearray, self._scratch.obj)
         try:
-            head = parse_head(cast(bytearray, self._scratch.obj), self._held)
+            while (head := parse_head(data, self._held)) is not None and head.status < 200:
+                self._skip_interim(head)
         except BadAnswer as error:
             self._fail(error)
             return
         if head is None:
-            return
-        if head.status < 200:
-            self._skip_interim(head)
             return
         if self.bodiless or head.status in BODILESS:
             self.bodiless, head = True, head._replace(length=0, chunked=False)
@@ -344,19 +341,22 @@ class Connection(asyncio.BufferedProtocol):
             self._sink = self._scratch[:0]
 
     def _skip_interim(self, head: Head) -> None:
-        """Skip a 1xx answer, after which the final one comes. 101 is an error: no upgrade was requested."""
+        """Skip a 1xx answer, after which the final one comes. Raises BadAnswer for too many, and for 101: no
+        upgrade was requested.
+        """
         self._interim += 1
         if head.status == 101:
-            self._fail(BadAnswer("an upgrade that was not asked for"))
-        elif self._interim > MOST_INTERIM:
-            self._fail(BadAnswer("interim answers without end"))
-        else:
-            tell = self._on_interim if self.receiver is None else self.receiver.interim
-            if tell is not None:
-                tell()
-            self._held -= head.size_bytes
-            self._scratch[: self._held] = bytes(self._scratch[head.size_bytes : head.size_bytes + self._held])
-            self._take_head()
+            raise BadAnswer("an upgrade that was not asked for")
+        if self._interim > self._most_interim():
+            raise BadAnswer("interim answers without end")
+        tell = self._on_interim if self.receiver is None else self.receiver.interim
+        if tell is not None:
+            tell()
+        self._held -= head.size_bytes
+        self._scratch[: self._held] = bytes(self._scratch[head.size_bytes : head.size_bytes + self._held])
+
+    def _most_interim(self) -> float:
+        return MOST_INTERIM
 
     def _pause(self) -> None:
         if not self._paused:

@@ -10,10 +10,8 @@ used, because it would also end a connection whose server keeps its window close
 import asyncio
 import socket
 import struct
-from contextlib import suppress
-from weakref import WeakSet
-
-import aiohttp
+from collections.abc import Collection
+from typing import Protocol
 
 from shadeproxy.core.sockets import reset_on_close
 
@@ -29,23 +27,34 @@ still be on its way.
 """
 
 
-class LinkWatch:
-    """Ends a connection if the other machine has acknowledged nothing for ``dead_link_s``."""
+class Linked(Protocol):
+    """A connection that can be watched."""
 
-    def __init__(self, dead_link_s: float) -> None:
+    @property
+    def link(self) -> socket.socket | None:
+        """The socket; None if there is none any more."""
+        ...
+
+    def time_out(self) -> None:
+        """End the connection now."""
+        ...
+
+
+class LinkWatch:
+    """Ends those of ``connections`` on which the other machine has acknowledged nothing for ``dead_link_s``.
+    ``connections``: those that are open now.
+    """
+
+    def __init__(self, dead_link_s: float, connections: Collection[Linked]) -> None:
         self._dead_link_s = dead_link_s
-        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._connections = connections
         self._timer: asyncio.TimerHandle | None = None
 
-    def make_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
-        """Return a new socket for ``address``. It is watched until it is closed."""
-        family, kind, protocol, _, _ = address
-        connection = socket.socket(family, kind, protocol)
-        ask_when_idle(connection, self._dead_link_s)
-        self._sockets.add(connection)
+    def watch(self) -> None:
+        """Watch as long as there are connections. Call it when there is a new one."""
         if self._timer is None:
-            self._set_timer()
-        return connection
+            seconds = self._dead_link_s / _LOOKS
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
 
     def close(self) -> None:
         """Stop watching all connections; idempotent."""
@@ -53,28 +62,16 @@ class LinkWatch:
             self._timer.cancel()
             self._timer = None
 
-    def _set_timer(self) -> None:
-        seconds = self._dead_link_s / _LOOKS
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
-
     def _look(self) -> None:
         self._timer = None
-        for connection in list(self._sockets):
-            if connection.fileno() < 0:
-                self._sockets.discard(connection)
-            elif _waits_for_s(connection) >= self._dead_link_s:
-                _end(connection)
-        if self._sockets:
-            self._set_timer()
-
-
-def _end(connection: socket.socket) -> None:
-    """End a connection, and drop bytes that were not acknowledged. Otherwise the kernel would send them
-    again: a write that was given up could reach its server much later, after a newer write.
-    """
-    with suppress(OSError):  # if the kernel has just ended it
-        reset_on_close(connection)
-        connection.shutdown(socket.SHUT_RDWR)
+        for connection in list(self._connections):
+            if (link := connection.link) is not None and _waits_for_s(link) >= self._dead_link_s:
+                # Drop bytes that were not acknowledged. Otherwise the kernel would send them again: a write
+                # that was given up could reach its server much later, after a newer write.
+                reset_on_close(link)
+                connection.time_out()
+        if self._connections:
+            self.watch()
 
 
 def ask_when_idle(connection: socket.socket, dead_link_s: float) -> None:

@@ -19,7 +19,7 @@ from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
 from shadeproxy.core.fair_queue import granted
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import BadAnswer
-from shadeproxy.origin.link_watch import ask_when_idle
+from shadeproxy.origin.link_watch import LinkWatch, ask_when_idle
 
 _REST_S = 0.05
 """Seconds for which a connection rests after an answer to a HEAD, or a 304. Some servers wrongly send a body,
@@ -72,9 +72,19 @@ class _Waiter(NamedTuple):
 
 
 class ConnectionPool:
-    """Keeps at most ``max_connections`` connections. ``tls``: used for peers with TLS. Single event loop."""
+    """Keeps at most ``max_connections`` connections. ``tls``: used for peers with TLS. ``kind``: the class of
+    the connections. Single event loop.
+    """
 
-    def __init__(self, *, max_connections: int, timeouts: Timeouts, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        *,
+        max_connections: int,
+        timeouts: Timeouts,
+        tls: ssl.SSLContext | None,
+        kind: type[Connection] = Connection,
+    ) -> None:
+        self._kind = kind
         self._max = max_connections
         self._timeouts = timeouts
         self._tls = tls
@@ -87,6 +97,8 @@ class ConnectionPool:
         self._waiting: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        dead_link_s = timeouts.dead_link_s
+        self._links = LinkWatch(dead_link_s, self._peers.keys()) if dead_link_s else None
 
     @property
     def open_now(self) -> int:
@@ -142,6 +154,8 @@ class ConnectionPool:
         self._peers[connection] = peer
         if self._timer is None:
             self._watch()
+        if self._links is not None:
+            self._links.watch()
         return connection
 
     def put_back(self, *connections: Connection) -> None:
@@ -181,6 +195,8 @@ class ConnectionPool:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._links is not None:
+            self._links.close()
         for connection in [*self._resting, *(one for idle in self._idle.values() for one in idle)]:
             connection.abort()
         # A transport is closed only in the next turn of the loop.
@@ -249,7 +265,7 @@ class ConnectionPool:
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
                 opening = loop.create_connection(
-                    partial(Connection, loop, self._lost, self._timeouts.bounds),
+                    partial(self._kind, loop, self._lost, self._timeouts.bounds),
                     peer.host,
                     peer.port,
                     ssl=self._tls if peer.is_tls else None,
@@ -259,8 +275,6 @@ class ConnectionPool:
                 transport, connection = await loop.create_task(opening, context=Context())
                 link = transport.get_extra_info("socket")  # None if the connection was lost at once.
                 if self._timeouts.dead_link_s and link is not None:
-                    # TCP keepalive works only while no bytes wait to be sent. That is soon so, because a
-                    # request is short.
                     ask_when_idle(link, self._timeouts.dead_link_s)
         except TimeoutError:
             raise NotConnected from None

@@ -1,9 +1,20 @@
-"""The protocols by which a connection passes on one answer, and the errors that can end an exchange."""
+"""The protocols by which a connection passes on one answer, its states, and the errors that can end an
+exchange.
+"""
 
+from enum import Enum, auto
 from typing import Protocol
 
 from shadeproxy.origin.base import Arrived
 from shadeproxy.origin.http1 import Head
+
+
+class State(Enum):
+    """The state of a connection; see connection.py."""
+
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
 
 
 class Surplus(Exception):

@@ -1,7 +1,7 @@
 """``S3Origin``: an S3 server as an Origin. The proxy signs the requests itself.
 
-GETs and HEADs use the project's own connections (s3pages.py, s3reads.py). All other requests use aiohttp
-(s3transport.py). aiobotocore only supplies credentials, because its GET costs ten times as much CPU
+Page GETs (s3pages.py), other reads (s3reads.py) and all other requests (s3transport.py) have connections of
+their own. aiobotocore only supplies credentials, because its GET costs ten times as much CPU
 (docs/adr/0005). Source: GetObject, HeadObject, ListObjectsV2 in the S3 API reference.
 """
 
@@ -46,8 +46,9 @@ from shadeproxy.origin.pool import ConnectionPool, Timeouts
 from shadeproxy.origin.s3answers import buckets_listed
 from shadeproxy.origin.s3pages import PageGet, PageGets
 from shadeproxy.origin.s3reads import Reads
-from shadeproxy.origin.s3transport import Outgoing, S3Transport, read_to_end, tls_context
+from shadeproxy.origin.s3transport import Outgoing, RequestSigner, S3Transport, tls_context
 from shadeproxy.origin.trailing import TRAILED_PAYLOAD, can_frame, frame, framed_bytes, framed_headers
+from shadeproxy.origin.upload_connection import UploadConnection
 
 TrailingChecksums = Literal["auto", "always", "never"]
 _log = structlog.get_logger(__name__)
@@ -60,6 +61,11 @@ _NOT_FORWARDED = {
     "authorization", "connection", "content-length", "date", "expect", "host", "transfer-encoding",
     "x-amz-content-sha256", "x-amz-date", "x-amz-security-token",
 }  # fmt: skip
+
+_UPLOAD_IDLE_S = 15.0
+"""Seconds for which a connection for uploads is kept without a request. Servers close idle connections after
+20 s or more, and a request that is on its way then fails, because it is never sent again.
+"""
 
 
 class S3Origin:
@@ -100,31 +106,32 @@ class S3Origin:
         # milliseconds.
         needs_tls = ca_file is not None or self._endpoint.url.startswith("https")
         tls = tls_context(ca_file) if needs_tls else None
-        self._transport = S3Transport(
-            credentials,
-            region=region,
-            timeouts=timeouts,
-            max_connections=max_connections,
-            tls=tls,
-            clock=self._clock,
-            health=health,
-            instance=instance,
-        )
-        self.page_gets, heads, forwards = (
-            PageGets(
+        self._signer = RequestSigner(credentials, region=region, clock=self._clock, instance=instance)
+
+        def gets_of(pool: ConnectionPool) -> PageGets:
+            return PageGets(
                 self._endpoint,
-                credentials=self._transport.credentials,
+                credentials=self._signer.credentials,
                 provider_of=credentials.get,
                 region=region,
-                pool=ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls),
+                pool=pool,
                 clock=self._clock,
                 health=health,
                 instance=instance,
             )
+
+        self.page_gets, heads, self.forwards = (
+            gets_of(ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls))
             for _ in range(3)
         )
-        self.forwards = forwards
-        self._reads = Reads(self._transport.signature, own=heads, forwarded=forwards)
+        self._reads = Reads(self._signer, own=heads, forwarded=self.forwards)
+        uploads = ConnectionPool(
+            max_connections=max_connections,
+            timeouts=timeouts._replace(idle_s=min(timeouts.idle_s, _UPLOAD_IDLE_S)),
+            tls=tls,
+            kind=UploadConnection,
+        )
+        self._transport = S3Transport(self._signer, gets_of(uploads))
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         outgoing = Outgoing("HEAD", self._endpoint.target(ref), headers=_WHOLE_HEADERS, upstream=upstream)
@@ -186,23 +193,22 @@ class S3Origin:
         async with AsyncExitStack() as stack:
             if request.trailers is not None:
                 outgoing = await self._with_trailers(outgoing, request.trailers, stack)
-            response = await stack.enter_async_context(self._transport.exchange(outgoing))
-            chunks = await stack.enter_async_context(aclosing(read_to_end(response)))
-            headers = end_to_end(answers.decode_headers(response.raw_headers))
-            if outgoing.payload_hash != TRAILED_PAYLOAD or response.status not in {400, 501}:
-                yield ForwardResponse(response.status, headers, chunks)
+            head, chunks = await stack.enter_async_context(self._transport.exchange(outgoing))
+            headers = end_to_end(head.headers)
+            if outgoing.payload_hash != TRAILED_PAYLOAD or head.status not in {400, 501}:
+                yield ForwardResponse(head.status, headers, chunks)
                 return
             document = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
             if answers.error_code(document) in {"XAmzContentSHA256Mismatch", "NotImplemented"}:
                 self._takes_trailers = False
                 _log.warning("trailing_checksums_refused", endpoint=self._endpoint.url)
-            yield ForwardResponse(response.status, headers, once(document))
+            yield ForwardResponse(head.status, headers, once(document))
 
     async def probe(self) -> str:
         """Send ListBuckets. Even the answer AccessDenied shows that endpoint and signature are right."""
         target = self._endpoint.target(ObjectRef("", ""))
         # Get the credentials first: an error in finding them must not look like an answer of the origin.
-        signed = await self._transport.credentials(SHARED) is not None
+        signed = await self._signer.credentials(SHARED) is not None
         async with self._reads.exchange(Outgoing("GET", target, headers=_OWN_HEADERS)) as (head, chunks):
             body = await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)
         try:
@@ -224,7 +230,7 @@ class S3Origin:
         checksums.
         """
         body, size = outgoing.body, outgoing.content_length
-        signed = await self._transport.credentials(outgoing.upstream) is not None
+        signed = await self._signer.credentials(outgoing.upstream) is not None
         if body is None or size is None or not (signed and self._takes_trailers and can_frame(trailers)):
             # The origin would refuse a request that names a checksum algorithm but has no checksum.
             kept = (pair for pair in outgoing.headers if pair[0].lower() != "x-amz-sdk-checksum-algorithm")

@@ -33,24 +33,14 @@ _SHOWN_OF_ERRORS = {
     "allow",
 }  # fmt: skip
 
-RawHeaders = tuple[tuple[bytes, bytes], ...]
 _MOST_HOST = 255
 _PARSED_AT_ONCE_BYTES = 16 * 1024
-_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _NO_LISTING = "the origin's answer to ListObjectsV2 is not a listing"
 _MOST_DEPTH = 8
 _MOST_ELEMENTS = 32_000
 """Elements of a document about 1,000 objects: an object has about 10 of them in a listing."""
 _MOST_ELEMENTS_OF_BUCKETS = 100_000
 """Elements of a list of buckets: an account has at most 10,000 buckets, with 5 elements each."""
-
-
-def decode_headers(raw: RawHeaders) -> Headers:
-    """Return header fields as received, except fields with control characters, which no value may have (RFC
-    9110 section 5.5). Bytes that are not UTF-8 survive decoding and encoding.
-    """
-    fields = ((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw)
-    return tuple(field for field in fields if _CONTROL.search(field[1]) is None)
 
 
 def object_meta(head: Head, *, size: int, is_ranged: bool) -> ObjectMeta:

@@ -155,6 +155,13 @@ class PageGets:
         except NotConnected as error:
             raise _unavailable(origin, _why_not_connected(error)) from error
 
+    async def connect(self, origin: str) -> Connection:
+        """Return a connection to ``origin``, which the caller must put back. Raises OriginUnavailable."""
+        try:
+            return await self.pool.take(self._peers.get(origin) or self._peer(origin))
+        except NotConnected as error:
+            raise _unavailable(origin, _why_not_connected(error)) from error
+
     async def _exchange(
         self, peer: Peer, request: bytes, *, bodiless: bool, fresh: bool = False
     ) -> tuple[Connection, Head]:
@@ -354,6 +361,7 @@ def _why_not_connected(error: NotConnected) -> str:
 
 
 def _why_failed(error: BaseException) -> str:
-    return (
-        "timed out" if isinstance(error, TimeoutError) else f"the connection failed ({type(error).__name__})"
-    )
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    why = f": {error}" if isinstance(error, BadAnswer) else ""
+    return f"the connection failed ({type(error).__name__}{why})"

@@ -1,50 +1,35 @@
-"""One signed HTTP exchange with an S3 server. Only this file, bounded_answers.py, link_watch.py and s3.py
-know aiohttp's client.
+"""Signs requests for an S3 server, and sends those that may change something or have a body. s3reads.py sends
+the others.
 
-The request is sent byte for byte as it was signed: no normalised URLs, no added headers, no redirects,
-cookies, proxies or decompression. A request that may have changed something is sent once. Exceptions of
-aiohttp and of sockets become OriginErrors here. Exceptions that the request's body raises pass unchanged.
+A request is sent byte for byte as it was signed, and once: the server may have carried it out, and would then
+answer a second one differently. So the client must decide whether to repeat it. Its body is never sent beyond
+the length announced. Answers are parsed as strictly as those of page GETs (http1.py). Exceptions of sockets
+become OriginErrors here. Exceptions that the request's body raises pass unchanged.
 """
 
-import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-
-import aiohttp
-from aiohttp.abc import AbstractStreamWriter
-from yarl import URL
+from typing import NamedTuple
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import (
-    BodyCutShort,
-    ConfigError,
-    InvalidRequest,
-    OriginAnswer,
-    OriginUnavailable,
-    OutcomeUnknown,
-)
+from shadeproxy.core.errors import ConfigError, InvalidRequest, OriginAnswer, OutcomeUnknown
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
 from shadeproxy.core.tracing import JOB_FIELD, NONCE_FIELD, PEER_FIELD, origin_fields
 from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
-from shadeproxy.origin.bounded_answers import BEGIN, BoundedConnector, NoAnswer
+from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.credentials import CredentialProvider
-from shadeproxy.origin.health import OriginHealth
-from shadeproxy.origin.link_watch import LinkWatch
-from shadeproxy.origin.pool import Timeouts
-from shadeproxy.origin.tls_failure import why_tls_failed
+from shadeproxy.origin.http1 import Head
+from shadeproxy.origin.receiver import Dead
+from shadeproxy.origin.s3pages import FAILURES, PageGets, broken_off, failed_before_head
+from shadeproxy.origin.upload_connection import BodyFailed, UploadConnection
 
-_NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 _READING = {"GET", "HEAD"}
+_BODILESS = {"GET", "HEAD", "OPTIONS"}
+"""Methods of requests that need no Content-Length if they have no body."""
 _SIGNED = {"content-type", "content-md5", JOB_FIELD, NONCE_FIELD, PEER_FIELD}
-# The metadata of an object may have some 700 fields.
-_MOST_FIELDS = 2048
-# It also bounds, by a sixteenth, how many chunks of a body are parsed in one turn of the event loop.
-_READ_BUFFER_BYTES = 64 << 10
-_JOINED_BYTES = 32 << 10
-"""Largest piece that is copied, so that it leaves in one write with the request's head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +52,20 @@ class Outgoing:
     works_long: bool = False
 
 
-class S3Transport:
-    """Up to ``max_connections`` connections for forwarded requests, and the credentials of each upstream.
+class Answered(NamedTuple):
+    """The answer to a request. ``head.headers`` has only legal fields. ``head.flawed``: True if illegal
+    fields were dropped.
 
-    Reads have other pools of connections (s3reads.py). Otherwise uploads whose clients send nothing could
-    take all connections, and reads would get none.
+    ``chunks``: yields the body as it arrives. Raises BodyCutShort, BodyDamaged.
+    """
+
+    head: Head
+    chunks: AsyncIterator[bytes]
+
+
+class RequestSigner:
+    """Renders requests with the signature of their upstream. ``instance``: the name by which the proxy
+    recognises its own requests.
     """
 
     def __init__(
@@ -79,65 +73,35 @@ class S3Transport:
         credentials: Mapping[Upstream, CredentialProvider],
         *,
         region: str,
-        timeouts: Timeouts,
-        max_connections: int,
-        tls: ssl.SSLContext | None,
         clock: Clock,
-        health: OriginHealth,
         instance: str = "",
     ) -> None:
-        self._instance = instance
         self._credentials = credentials
         self._region = region
-        self._timeout = aiohttp.ClientTimeout(
-            total=None,
-            connect=timeouts.pool_s + timeouts.connect_s,
-            sock_connect=timeouts.connect_s,
-            sock_read=timeouts.read_s,
-        )
-        self._read_s = timeouts.read_s
-        self._connect_s = timeouts.pool_s + timeouts.connect_s
-        self._links = LinkWatch(timeouts.dead_link_s) if timeouts.dead_link_s else None
-        self._max_connections = max_connections
-        self._tls = tls
         self._clock = clock
-        self._health = health
-        self._session: aiohttp.ClientSession | None = None
+        self._instance = instance
 
-    @asynccontextmanager
-    async def exchange(self, outgoing: Outgoing) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request, and yield the response with its body unread. Leaving early closes the connection.
-
-        Raises OriginUnavailable, and OriginAnswer 403 for an upstream without credentials.
+    async def render(self, outgoing: Outgoing) -> bytes:
+        """Return the signed head of a request. Raises as ``credentials``, and InvalidRequest for a field that
+        cannot be sent.
         """
-        headers = [("Host", outgoing.target.host), *outgoing.headers, *await self.signature(outgoing)]
-        if outgoing.content_length is not None and outgoing.body is not None:
-            headers.append(("Content-Length", str(outgoing.content_length)))
-        headers += origin_fields(self._instance)
-        sending = _Sending(outgoing.body, read_s=self._read_s, works_long=outgoing.works_long)
-        BEGIN.set(sending.begin)
-        try:
-            response = await self._send(outgoing, headers, sending)
-            if self._health.due:
-                self._health.heard_date(response.headers.get("Date", ""))
-            try:
-                yield response
-            finally:
-                # If the body was read to its end, the connection is in the pool already, and this call does
-                # not close it.
-                response.close()
-        finally:
-            await sending.stop()
-
-    async def aclose(self) -> None:
-        if self._links is not None:
-            self._links.close()
-        if self._session is not None:
-            await self._session.close()
+        target, query = outgoing.target, f"?{outgoing.raw_query}" if outgoing.raw_query else ""
+        fields = [
+            ("Host", target.host),
+            *outgoing.headers,
+            *await self._signature(outgoing),
+            *_framing(outgoing),
+            *origin_fields(self._instance),
+        ]
+        lines = [f"{outgoing.method} {target.raw_path}{query} HTTP/1.1", *map(": ".join, fields), "", ""]
+        head = "\r\n".join(lines)
+        if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1 or "\0" in head:
+            raise InvalidRequest("A header field of the request holds a control character")
+        return head.encode("utf-8", "surrogateescape")
 
     def credentials(self, upstream: Upstream) -> Awaitable[Credentials | None]:
-        """Return the credentials of ``upstream``; None if requests are not to be signed. Raises as
-        ``exchange``.
+        """Return the credentials of ``upstream``; None if requests are not to be signed. Raises OriginAnswer
+        403 if none are configured.
         """
         provider = self._credentials.get(upstream)
         if provider is None:
@@ -148,30 +112,7 @@ class S3Transport:
             )
         return provider.credentials()
 
-    async def _send(
-        self, outgoing: Outgoing, headers: list[tuple[str, str]], sending: "_Sending"
-    ) -> aiohttp.ClientResponse:
-        query = f"?{outgoing.raw_query}" if outgoing.raw_query else ""
-        try:
-            async with sending.bounded(self._connect_s):
-                return await self._opened().request(
-                    outgoing.method,
-                    URL(f"{outgoing.target.origin}{outgoing.target.raw_path}{query}", encoded=True),
-                    headers=headers,
-                    data=None if outgoing.body is None else sending,
-                    allow_redirects=False,
-                )
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            if sending.failure is not None:
-                raise sending.failure from None
-            unavailable = _unavailable(error, outgoing.target.origin)
-            if sending.begun and outgoing.method not in _READING:
-                raise OutcomeUnknown(
-                    f"The origin did not answer, so it may have carried out the request: {unavailable}"
-                ) from error
-            raise unavailable from error
-
-    async def signature(self, outgoing: Outgoing) -> list[tuple[str, str]]:
+    async def _signature(self, outgoing: Outgoing) -> list[tuple[str, str]]:
         credentials = await self.credentials(outgoing.upstream)
         if credentials is None:
             return []
@@ -197,172 +138,124 @@ class S3Transport:
                 hint="Encode header values as UTF-8 or, for metadata, as RFC 2047 words.",
             ) from None
 
-    def _opened(self) -> aiohttp.ClientSession:
-        # The session is not made in __init__, because it must belong to the loop that is running.
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=BoundedConnector(
-                    limit=self._max_connections,
-                    ssl=self._tls or True,
-                    socket_factory=None if self._links is None else self._links.make_socket,
-                ),
-                timeout=self._timeout,
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=_NO_AUTO_HEADERS,
-                read_bufsize=_READ_BUFFER_BYTES,
-                middlewares=(_sent_once,),
-                max_field_size=64 << 10,
-                max_headers=_MOST_FIELDS,
-                trust_env=False,
-            )
-        return self._session
 
+class S3Transport:
+    """Sends requests over connections of ``gets``, which are UploadConnections.
 
-class _Unanswered(aiohttp.ClientError):
-    """The connection ended before an answer arrived. ``__cause__``: the connection's error."""
-
-
-async def _sent_once(
-    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-) -> aiohttp.ClientResponse:
-    """Keep aiohttp from silently repeating a PUT or DELETE whose connection ended without an answer.
-
-    The origin may have carried out the first request, and would then answer the second one differently. So
-    the client must decide whether to repeat the request. Also refuse an answer with a status that HTTP does
-    not have, or that switches protocols, which was not requested.
-    """
-    try:
-        response = await handler(request)
-    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        if request.method in _READING or isinstance(error, aiohttp.ClientConnectorError):
-            raise
-        raise _Unanswered from error
-    if not 200 <= response.status < 600:
-        response.close()
-        raise NoAnswer(f"status {response.status} is no answer to a request")
-    return response
-
-
-async def read_to_end(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-    """Yield the body as it arrives. Raises BodyCutShort."""
-    while chunk := await _read_some(response):
-        yield chunk
-        await asyncio.sleep(0)  # Reading parses what has arrived already, so it may never wait.
-
-
-async def _read_some(response: aiohttp.ClientResponse) -> bytes:
-    try:
-        return await response.content.readany()
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise BodyCutShort(f"the origin's body broke off: {type(error).__name__}") from error
-
-
-class _Sending(aiohttp.Payload):
-    """The body of one request, while it is sent. It is aiohttp's payload.
-
-    aiohttp reads the body in another task. This task may still run when the answer has arrived and the sender
-    wants to close the body. The origin has ``read_s`` seconds to take each piece. After the last piece it has
-    ``read_s`` seconds until the head of its answer is complete; with ``works_long``, until its next byte. The
-    time spent waiting for the client's next piece does not count. ``failure``: the error that the body itself
-    has raised.
+    Reads have other pools of connections (s3reads.py). Otherwise uploads whose clients send nothing could
+    take all connections, and reads would get none.
     """
 
-    _autoclose = True  # ``stop`` closes it.
-
-    def __init__(self, body: AsyncIterator[bytes] | None, *, read_s: float, works_long: bool) -> None:
-        super().__init__(None)
-        self._read_s = read_s
-        self._works_long = works_long
-        self._limit: asyncio.Timeout | None = None
-        self.failure: Exception | None = None
-        self.begun = False
-        """True if the request's head was sent, so that the origin may know of the request."""
-        self._body = body
-        self._pulling: asyncio.Task[object] | None = None
-        self._idle: asyncio.Event | None = None  # Made by ``stop``, which waits for it.
-
-    def begin(self) -> None:
-        """Note that the request's head is sent."""
-        self.begun = True
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Send the body. aiohttp calls this in a task of its own."""
-        self._consumed = True  # The body can be read only once.
-        writer.length = content_length
-        while True:
-            if self._body is None:
-                # Raise: if this ended normally, the part that was sent would look like the whole body.
-                raise ConnectionAbortedError("the rest of the body is not wanted")
-            self._allow(None)
-            piece = await self._next(self._body)
-            if piece is None:
-                self._allow(None if self._works_long else self._read_s)
-                return
-            self._allow(self._read_s)
-            if len(piece) > _JOINED_BYTES:
-                writer.send_headers()  # Otherwise aiohttp copies the piece to send both together.
-            await writer.write(piece)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        await self.write_with_length(writer, None)
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:  # noqa: ARG002 - aiohttp's
-        raise TypeError("a body is read only once, by the request")
+    def __init__(self, signer: RequestSigner, gets: PageGets) -> None:
+        self._signer = signer
+        self._gets = gets
 
     @asynccontextmanager
-    async def bounded(self, connect_s: float) -> AsyncIterator[None]:
-        """Run the block, and raise TimeoutError in it if the origin takes too long."""
+    async def exchange(self, outgoing: Outgoing) -> AsyncIterator[Answered]:
+        """Send a request, and yield its answer. Leaving early closes the connection.
+
+        Raises OriginUnavailable, OutcomeUnknown, the errors of ``RequestSigner.render`` and of the body.
+        """
+        request = await self._signer.render(outgoing)
+        body = outgoing.body
+        if body is not None and outgoing.content_length is None:
+            body = _Chunked(body)
+        connection, first = await self._begin(outgoing.target.origin, body)
         try:
-            async with asyncio.timeout(None) as self._limit:
-                if self._body is None and not self._works_long:
-                    self._allow(connect_s + self._read_s)
-                yield
+            head = await self._send(connection, outgoing, request, first, body)
+            self._gets.note_date(head)
+            async with aclosing(body_of(connection)) as chunks:
+                yield Answered(head, chunks)
         finally:
-            self._limit = None
+            self._gets.pool.put_back(connection)
 
-    def _allow(self, seconds: float | None) -> None:
-        """Limit the wait for the origin to ``seconds`` from now. None: no limit."""
-        if self._limit is not None and not self._limit.expired():
-            self._limit.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
+    async def aclose(self) -> None:
+        await self._gets.pool.aclose()
 
-    async def stop(self) -> None:
-        """Stop the task that reads the body, so that the body can be closed."""
-        self._body = None
-        if self._pulling is not None:
-            self._idle = asyncio.Event()
-            self._pulling.cancel()
-            await self._idle.wait()
+    async def _begin(self, origin: str, body: AsyncIterator[bytes] | None) -> tuple[UploadConnection, bytes]:
+        """Return a connection, which the caller must put back, and the first piece of the body.
 
-    async def _next(self, body: AsyncIterator[bytes]) -> bytes | None:
-        self._pulling = asyncio.current_task()
+        Nothing is sent yet. So a body that is wrong as a whole costs the origin nothing, and a connection
+        that the server closes meanwhile is replaced.
+        """
+        connection, first = await self._connect(origin), b""
+        if body is not None:
+            try:
+                first = await anext(body, b"")
+            except BaseException:
+                self._gets.pool.put_back(connection)
+                raise
+        while not connection.reusable:
+            self._gets.pool.put_back(connection)
+            connection = await self._connect(origin)
+        return connection, first
+
+    async def _connect(self, origin: str) -> UploadConnection:
+        connection = await self._gets.connect(origin)
+        assert isinstance(connection, UploadConnection), "this pool has no others"
+        return connection
+
+    async def _send(
+        self,
+        connection: UploadConnection,
+        outgoing: Outgoing,
+        request: bytes,
+        first: bytes,
+        body: AsyncIterator[bytes] | None,
+    ) -> Head:
+        size = outgoing.content_length
         try:
-            return await anext(body, None)
-        except Exception as error:
-            self.failure = error
-            raise
-        finally:
-            self._pulling = None
-            if self._idle is not None:
-                self._idle.set()
+            return await connection.send(request, first, body, size, works_long=outgoing.works_long)
+        except BodyFailed as failed:
+            raise failed.error from None
+        except (Dead, *FAILURES) as error:
+            unavailable = failed_before_head(outgoing.target.origin, error)
+            if outgoing.method in _READING:
+                raise unavailable from error
+            raise OutcomeUnknown(
+                f"The origin did not answer, so it may have carried out the request: {unavailable}"
+            ) from error
 
 
-def _unavailable(error: BaseException, origin: str) -> OriginUnavailable:
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-        reason = why_tls_failed(error)
-    elif isinstance(error, aiohttp.ClientConnectorError):
-        reason = f"{error.os_error.strerror or error.os_error}; check origin.endpoint"
-    elif isinstance(error, aiohttp.ConnectionTimeoutError):
-        reason = "no connection in time; check origin.endpoint, or raise origin.max_connections"
-    elif isinstance(error, TimeoutError):
-        reason = "timed out"
-    elif isinstance(error, NoAnswer):
-        reason = str(error)
-    elif isinstance(error, _Unanswered):
-        reason = f"the connection failed ({type(error.__cause__).__name__})"
-    else:
-        reason = f"the connection failed ({type(error).__name__})"
-    return OriginUnavailable(f"the origin {origin} cannot be reached: {reason}")
+def _framing(outgoing: Outgoing) -> list[tuple[str, str]]:
+    """Return the field that says where the request's body ends."""
+    if outgoing.body is None:
+        return [] if outgoing.method in _BODILESS else [("Content-Length", "0")]
+    if outgoing.content_length is None:
+        return [("Transfer-Encoding", "chunked")]
+    return [("Content-Length", str(outgoing.content_length))]
+
+
+class _Chunked:
+    """``body`` in the chunked coding. If ``body`` raises an error, the last chunk is not sent."""
+
+    def __init__(self, body: AsyncIterator[bytes]) -> None:
+        self._body = body
+        self._ended = False
+
+    def __aiter__(self) -> "_Chunked":
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._ended:
+            raise StopAsyncIteration
+        piece: bytes | None = b""
+        while piece == b"":
+            piece = await anext(self._body, None)
+        self._ended = piece is None
+        return b"%x\r\n%b\r\n" % (len(piece or b""), piece or b"")
+
+
+async def body_of(connection: Connection, *, bodiless: bool = False) -> AsyncGenerator[bytes, None]:
+    """Yield the body of an answer whose head has been read. Raises BodyCutShort, BodyDamaged."""
+    if bodiless:
+        return
+    try:
+        async with aclosing(connection.pieces()) as pieces:
+            async for piece in pieces:
+                yield piece
+    except FAILURES as error:
+        raise broken_off(error) from error
 
 
 def tls_context(ca_file: str | None) -> ssl.SSLContext:

@@ -15,10 +15,7 @@ _NOT_TLS = frozenset(
 
 
 def why_tls_failed(error: BaseException) -> str:
-    """Return the reason. ``error``: the error of the TLS library, or the error of aiohttp that
-    contains it.
-    """
-    cause = getattr(error, "os_error", error)
-    if isinstance(cause, ssl.SSLError) and cause.reason in _NOT_TLS:
+    """Return the reason. ``error``: the error of the TLS library."""
+    if isinstance(error, ssl.SSLError) and error.reason in _NOT_TLS:
         return "the server speaks no TLS there; write http:// in origin.endpoint, or another port"
     return f"its certificate was not accepted: {error}; set origin.ca_file for a private authority"

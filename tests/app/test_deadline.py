@@ -210,13 +210,9 @@ class Case:
     def _at_the_origin(self) -> int:
         """Return how many slots of the origin and how many connections to it are in use."""
         limited = self.engine._origin._inner._inner._inner._inner
-        session = limited._inner._transport._session
+        gets = (limited._inner.page_gets, limited._inner._transport._gets)
         return (
-            limited.open_now
-            + limited.forwarded_now
-            + limited.waiting
-            + limited._inner.page_gets.pool.in_use
-            + (0 if session is None else len(session.connector._acquired))
+            limited.open_now + limited.forwarded_now + limited.waiting + sum(one.pool.in_use for one in gets)
         )
 
 

@@ -25,9 +25,11 @@ if not entered():
     enter()
 network = Namespaces(["near", "owner"], dict)
 
-heads = []
+heads, serving = [], set()
 
 async def serve(reader, writer):
+    # Otherwise the garbage collector could end a connection on which nothing is read.
+    serving.add(asyncio.current_task())
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         heads.append(head := await reader.readuntil(b"\\r\\n\\r\\n"))
         if head.startswith(b"GET"):

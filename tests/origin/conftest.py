@@ -38,7 +38,7 @@ def pytest_asyncio_loop_factories(
     the product's loop.
     """
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    if item.path.name == "test_page_gets.py":
+    if item.path.name in {"test_page_gets.py", "test_s3transport.py", "test_upload_connection.py"}:
         loops["uvloop"] = uvloop.new_event_loop
     return loops
 

@@ -1,4 +1,4 @@
-"""``LinkWatch`` leaves connections alone that are being opened, and no longer watches closed ones.
+"""``LinkWatch`` leaves connections alone that are being opened or lost, and stops when there are none.
 tests/cluster/test_dead_links.py tests which connections it ends, in a network that loses packets.
 """
 
@@ -11,8 +11,18 @@ import pytest
 from shadeproxy.origin.link_watch import LinkWatch
 from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer, Timeouts
 
-ADDRESS = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))
 SYN_SENT = 2
+
+
+class Link:
+    """A connection with the socket ``link``."""
+
+    def __init__(self, link):
+        self.link = link
+        self.ended = False
+
+    def time_out(self):
+        self.ended = True
 
 
 def state_of(connection):
@@ -20,7 +30,6 @@ def state_of(connection):
 
 
 async def test_a_connection_that_is_being_opened_has_another_limit():
-    watch = LinkWatch(0.02)
     with ExitStack() as stack:
         server = stack.enter_context(socket.socket())
         server.bind(("127.0.0.1", 0))
@@ -29,27 +38,33 @@ async def test_a_connection_that_is_being_opened_has_another_limit():
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(server.getsockname())
-        opening = stack.enter_context(watch.make_socket(ADDRESS))
+        opening = stack.enter_context(socket.socket())
         opening.setblocking(False)
         opening.connect_ex(server.getsockname())
+        connection = Link(opening)
+        watch = LinkWatch(0.02, {connection})
+        watch.watch()
         await asyncio.sleep(0.1)
         assert state_of(opening) == SYN_SENT
+        assert not connection.ended
     watch.close()
 
 
-async def test_closed_connections_are_watched_no_longer():
-    watch = LinkWatch(0.02)
-    watch.make_socket(ADDRESS).close()
-    kept = watch.make_socket(ADDRESS)
+async def test_the_watch_ends_with_the_last_connection_and_begins_again():
+    lost = Link(None)
+    watched = {lost}
+    watch = LinkWatch(0.02, watched)
+    watch.watch()
     await asyncio.sleep(0.1)
-    assert set(watch._sockets) == {kept}
-    kept.close()
+    assert watch._timer is not None
+    assert not lost.ended
+    watched.clear()
     await asyncio.sleep(0.1)
-    assert not watch._sockets
     assert watch._timer is None
-    watch.make_socket(ADDRESS).close()
+    watch.watch()
     assert watch._timer is not None
     watch.close()
+    assert watch._timer is None
 
 
 class Lost(asyncio.Transport):

@@ -53,7 +53,7 @@ async def test_what_may_have_been_carried_out_is_sent_once(new_s3_origin, method
 async def test_a_status_that_is_no_answer_leaves_the_outcome_unknown(new_s3_origin, status):
     odd = OK.replace("200", status)
     async with answering(odd, OK) as (url, asked), aclosing(new_s3_origin(url)) as origin:
-        with pytest.raises(OutcomeUnknown, match=rf"status {int(status)} is no answer"):
+        with pytest.raises(OutcomeUnknown, match=r"no HTTP/1\.1 status line|an upgrade"):
             await send(origin, "PUT", b"x" * 1000)
         assert await send(origin, "DELETE") == 200
     assert methods(asked) == ["PUT", "DELETE"]

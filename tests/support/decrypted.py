@@ -15,6 +15,9 @@ class Decrypted(asyncio.Transport):
     def write(self, data: bytes) -> None:
         del data
 
+    def abort(self) -> None:
+        pass
+
     def hand(self, data: bytes, connection: Connection) -> None:
         while data:
             self.turns += 1

@@ -42,6 +42,7 @@ from tests.support.calls import recorded
 MISSES = 32
 """The number of misses that arrive in one turn of the event loop, each on a connection of its own."""
 BATCH = 256
+UPLOADED_BYTES = 10_000
 ROUNDS = 3
 
 _PRODUCT = f"{Path(shadeproxy.__file__).parent}/"
@@ -51,6 +52,7 @@ _NEVER_S = 1e6
 # With twice as many turns, the counts are the same.
 _TURNS = 100
 _SCORES = "application/vnd.shadeproxy.scores"
+_BYTES = "application/octet-stream"
 _IDS = "application/vnd.shadeproxy.ids"
 
 
@@ -139,7 +141,11 @@ class Origin(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         while (end := self._received.find(b"\r\n\r\n")) >= 0:
-            head, self._received = self._received[:end], self._received[end + 4 :]
+            head = self._received[:end]
+            length = head.lower().partition(b"content-length: ")[2].partition(b"\r")[0]
+            if len(self._received) < (stop := end + 4 + int(length or 0)):
+                break
+            self._received = self._received[stop:]
             self._waiting.append((self._transport, _answer(head)))
         if len(self._waiting) >= Origin.together:
             for transport, answer in self._waiting:
@@ -287,6 +293,7 @@ class _Flows:
             "remembered hit": hits,
             "first hit": first,
             "miss": misses,
+            "PUT of 10 KB": await self._rounds(2, self._upload),
             "POST of scores": await self._rounds(2, self._scores),
             # The first warm-up round fetches the objects, and the second one makes their page handles.
             "batch of 256": await self._rounds(3, self._batch),
@@ -308,6 +315,10 @@ class _Flows:
 
     async def _hit(self, _number: int) -> Count:
         return await count_requests({self._s3[0]: get(f"/b/{_missed(0)}")}, "ram")
+
+    async def _upload(self, _number: int) -> Count:
+        body = bytes(UPLOADED_BYTES)
+        return await count_requests({self._s3[0]: call("PUT", "/b/uploaded", _BYTES, body)}, "bypass")
 
     async def _register(self) -> None:
         lines = b"".join(

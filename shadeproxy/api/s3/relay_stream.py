@@ -17,7 +17,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import Source
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import Head
-from shadeproxy.origin.s3reads import body_of
+from shadeproxy.origin.s3transport import body_of
 
 
 class RelayStream:

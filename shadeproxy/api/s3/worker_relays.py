@@ -22,7 +22,7 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import SHARED
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.pool import NotConnected
-from shadeproxy.origin.s3reads import body_of
+from shadeproxy.origin.s3transport import body_of
 
 _MOST_CONNECTING = 8
 _MOST_UNWANTED_BYTES = 16 << 10

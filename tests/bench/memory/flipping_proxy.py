@@ -1,19 +1,17 @@
 """``shadeproxy`` with a planted fault: a bit of every upload flips on its way to the origin."""
 
 from shadeproxy.cli.main import run
-from shadeproxy.origin.s3transport import _Sending
+from shadeproxy.origin.upload_connection import UploadConnection
 
-_right = _Sending._next
+_right = UploadConnection._write
 
 
-async def flipping(self, body):
-    piece = await _right(self, body)
-    if not piece:
-        return piece
+async def flipping(self, piece):
     wrong = bytearray(piece)
-    wrong[len(wrong) // 2] ^= 1
-    return bytes(wrong)
+    if wrong:
+        wrong[len(wrong) // 2] ^= 1
+    await _right(self, bytes(wrong))
 
 
-_Sending._next = flipping
+UploadConnection._write = flipping
 run()

@@ -1,17 +1,16 @@
 """``shadeproxy`` with a planted fault: every piece of an upload stays in memory."""
 
 from shadeproxy.cli.main import run
-from shadeproxy.origin.s3transport import _Sending
+from shadeproxy.origin.upload_connection import UploadConnection
 
 _KEPT = []
-_right = _Sending._next
+_right = UploadConnection._write
 
 
-async def hoarding(self, body):
-    piece = await _right(self, body)
+async def hoarding(self, piece):
     _KEPT.append(piece)
-    return piece
+    await _right(self, piece)
 
 
-_Sending._next = hoarding
+UploadConnection._write = hoarding
 run()

@@ -1,0 +1,148 @@
+"""One HTTP/1.1 connection to an origin, for requests that may have a body.
+
+The body is sent piece by piece, as fast as the server takes it. If the server answers meanwhile, the rest of
+the body is not sent, and the connection is not used again. The server has the pool's ``read_s`` to take each
+piece, and again to answer after the last one. The time spent waiting for the next piece does not count.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+
+from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
+from shadeproxy.core.errors import BodyIncomplete, BodyMismatch
+from shadeproxy.origin.connection import Connection
+from shadeproxy.origin.http1 import Head
+from shadeproxy.origin.interim import MOST_INTERIM
+
+
+class BodyFailed(Exception):
+    """The body of a request raised ``error``, so that the request was not sent whole."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
+class UploadConnection(Connection):
+    """One connection. ``send`` takes the place of ``ask``."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lost: Callable[[Connection], None],
+        bounds: ReadBounds = DEFAULT_BOUNDS,
+    ) -> None:
+        super().__init__(loop, lost, bounds)
+        self._is_full = False  # True if the transport holds as many bytes as it may.
+        self._works_long = False
+        self._asked_s = self.since_s
+        self._pulling: asyncio.Timeout | None = None  # By which an answer stops the wait for the body.
+
+    async def send(
+        self,
+        request: bytes,
+        first: bytes = b"",
+        rest: AsyncIterator[bytes] | None = None,
+        size: int | None = 0,
+        *,
+        works_long: bool = False,
+    ) -> Head:
+        """Send a request with the head ``request``, and return the head of the answer. Call it only while
+        ``reusable``.
+
+        ``first`` and ``rest`` are the body, which has ``size`` bytes; None: it ends with ``rest``.
+        ``works_long``: the server may work for long, if it sends a byte now and then.
+
+        Raises BodyFailed, Dead, Broken, BadAnswer, OSError.
+        """
+        self.start(request)
+        self._works_long, self._asked_s = works_long, self.since_s
+        is_sent = rest is None or await self._send_body(first, rest, size)
+        while self._head is None:
+            await self._arrival()
+        if not is_sent or self._ended or self._transport.get_write_buffer_size():
+            # The server has answered before it got the whole body, so it may not find the next request.
+            self.reusable, self._head = False, self._head._replace(keep_alive=False)
+        return self._head
+
+    # ------------------------------------------------------------------ called by the transport and the pool
+
+    @property
+    def patience_s(self) -> float:
+        return math.inf if self._works_long else super().patience_s
+
+    def buffer_updated(self, count: int) -> None:
+        if self._works_long:
+            self.since_s = self._loop.time()
+        super().buffer_updated(count)
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        super()._wake()
+
+    # ------------------------------------------------------------------ inside
+
+    async def _send_body(self, first: bytes, rest: AsyncIterator[bytes], size: int | None) -> bool:
+        """Send the body. Return False if the server answered, or the connection was lost, before its end."""
+        if len(first) == size:
+            await self._write(first)
+            return True
+        left, piece = math.inf if size is None else size, first
+        try:
+            async with asyncio.timeout(None) as limit:
+                while True:
+                    left -= len(piece)
+                    if left < 0:
+                        raise BodyFailed(BodyMismatch("The body is longer than announced"))
+                    await self._write(piece)
+                    if not left or self._is_answered():
+                        return not left
+                    self._pulling = limit
+                    pulled = await _next(rest)
+                    self._pulling = None
+                    if self._is_answered():
+                        return False
+                    if pulled is None:
+                        break
+                    piece = pulled
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return False
+        finally:
+            self._pulling = None
+        if size is not None:
+            raise BodyFailed(BodyIncomplete("The body is shorter than announced"))
+        return True
+
+    def _is_answered(self) -> bool:
+        return self._head is not None
+
+    async def _write(self, piece: bytes) -> None:
+        """Send a piece of the body. Return when the transport takes more, or the server has answered."""
+        self._transport.write(piece)
+        while (self._is_full or self._ended) and not self._is_answered():
+            await self._arrival()
+
+    def _wake(self) -> None:
+        super()._wake()
+        pulling, self._pulling = self._pulling, None
+        if pulling is not None:
+            pulling.reschedule(self._loop.time())
+
+    def _most_interim(self) -> float:
+        """Return how many interim answers are accepted: one more for each second, because a server may send
+        them while it works for minutes.
+        """
+        return MOST_INTERIM + self._loop.time() - self._asked_s
+
+
+async def _next(body: AsyncIterator[bytes]) -> bytes | None:
+    try:
+        return await anext(body, None)
+    except Exception as error:
+        raise BodyFailed(error) from error
