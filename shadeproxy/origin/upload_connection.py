@@ -1,7 +1,8 @@
 """One HTTP/1.1 connection to an origin, for requests that may have a body.
 
-The body is sent piece by piece, as fast as the server takes it. If the server answers meanwhile, the rest of
-the body is not sent, and the connection is not used again. The server has the pool's ``read_s`` to take each
+The body is sent piece by piece, as fast as the server takes it. If the server refuses the request meanwhile,
+the rest of the body is not sent, and the connection is not used again. But if it answers success, the body is
+sent to its end: only then the write can have succeeded. The server has the pool's ``read_s`` to take each
 piece, and again to answer after the last one. The time spent waiting for the next piece does not count.
 """
 
@@ -14,6 +15,9 @@ from shadeproxy.core.errors import BodyIncomplete, BodyMismatch
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import Head
 from shadeproxy.origin.interim import MOST_INTERIM
+
+_REFUSED = 300
+"""The least status of an answer that is no success."""
 
 
 class BodyFailed(Exception):
@@ -37,7 +41,7 @@ class UploadConnection(Connection):
         self._is_full = False  # True if the transport holds as many bytes as it may.
         self._works_long = False
         self._asked_s = self.since_s
-        self._pulling: asyncio.Timeout | None = None  # By which an answer stops the wait for the body.
+        self._pulling: asyncio.Timeout | None = None  # It ends the wait for the body's next piece.
 
     async def send(
         self,
@@ -59,10 +63,10 @@ class UploadConnection(Connection):
         self.start(request)
         self._works_long, self._asked_s = works_long, self.since_s
         is_sent = rest is None or await self._send_body(first, rest, size)
-        while self._head is None:
+        while self._head is None or not (is_sent or self._is_refused()):
             await self._arrival()
         if not is_sent or self._ended or self._transport.get_write_buffer_size():
-            # The server has answered before it got the whole body, so it may not find the next request.
+            # The server may not have got the whole body. So it would not find the next request.
             self.reusable, self._head = False, self._head._replace(keep_alive=False)
         return self._head
 
@@ -87,7 +91,7 @@ class UploadConnection(Connection):
     # ------------------------------------------------------------------ inside
 
     async def _send_body(self, first: bytes, rest: AsyncIterator[bytes], size: int | None) -> bool:
-        """Send the body. Return False if the server answered, or the connection was lost, before its end."""
+        """Send the body. Return False if the request was refused, or the connection lost, before its end."""
         if len(first) == size:
             await self._write(first)
             return True
@@ -99,12 +103,12 @@ class UploadConnection(Connection):
                     if left < 0:
                         raise BodyFailed(BodyMismatch("The body is longer than announced"))
                     await self._write(piece)
-                    if not left or self._is_answered():
+                    if not left or self._is_refused():
                         return not left
                     self._pulling = limit
                     pulled = await _next(rest)
                     self._pulling = None
-                    if self._is_answered():
+                    if self._is_refused():
                         return False
                     if pulled is None:
                         break
@@ -119,20 +123,20 @@ class UploadConnection(Connection):
             raise BodyFailed(BodyIncomplete("The body is shorter than announced"))
         return True
 
-    def _is_answered(self) -> bool:
-        return self._head is not None
+    def _is_refused(self) -> bool:
+        return self._head is not None and self._head.status >= _REFUSED
 
     async def _write(self, piece: bytes) -> None:
-        """Send a piece of the body. Return when the transport takes more, or the server has answered."""
+        """Send a piece of the body. Return when the transport takes more, or the request was refused."""
         self._transport.write(piece)
-        while (self._is_full or self._ended) and not self._is_answered():
+        while (self._is_full or self._ended) and not self._is_refused():
             await self._arrival()
 
     def _wake(self) -> None:
         super()._wake()
-        pulling, self._pulling = self._pulling, None
-        if pulling is not None:
-            pulling.reschedule(self._loop.time())
+        if self._pulling is not None and (self._ended or self.failure is not None or self._is_refused()):
+            self._pulling.reschedule(self._loop.time())
+            self._pulling = None
 
     def _most_interim(self) -> float:
         """Return how many interim answers are accepted: one more for each second, because a server may send

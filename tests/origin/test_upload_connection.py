@@ -3,6 +3,7 @@ that end without an answer.
 """
 
 import asyncio
+import ssl
 from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
@@ -11,6 +12,7 @@ from shadeproxy.core.errors import BodyIncomplete, BodyMismatch, OutcomeUnknown
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.pool import Timeouts
+from tests.support.certificate import write_certificate
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 DENIED = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\n\r\ndenied"
@@ -19,36 +21,47 @@ LONG_BYTES = 64 << 20
 READ_S = 0.4
 
 
-@asynccontextmanager
-async def serving(serve):
-    """Run a server that calls ``serve`` for each connection, with the number of connections before it."""
-    tasks = []
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    return write_certificate(tmp_path_factory.mktemp("tls"))
 
-    async def began(reader, writer):
-        tasks.append(asyncio.current_task())
+
+@pytest.fixture(params=["plain", "tls"])
+def forwarding(request, certificate, new_s3_origin):
+    """Return a context that runs a server. It calls ``serve`` for each connection, with the number of earlier
+    ones, and yields an origin and the list of the server's connections.
+    """
+    context, options = None, {}
+    if request.param == "tls":
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate.cert, certificate.key)
+        options = {"ca_file": str(certificate.authority)}
+
+    @asynccontextmanager
+    async def forwarding(serve):
+        tasks = []
+
+        async def began(reader, writer):
+            tasks.append(asyncio.current_task())
+            try:
+                with suppress(asyncio.IncompleteReadError, ConnectionError):
+                    await serve(reader, writer, len(tasks) - 1)
+            finally:
+                writer.transport.abort()
+
+        server = await asyncio.start_server(began, "127.0.0.1", 0, ssl=context)
+        url = f"http{'s' if context else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        origin = new_s3_origin(url, timeouts=Timeouts(read_s=READ_S), **options)
         try:
-            with suppress(asyncio.IncompleteReadError, ConnectionError):
-                await serve(reader, writer, len(tasks) - 1)
+            async with aclosing(origin):
+                yield origin, tasks
         finally:
-            writer.close()
+            server.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    server = await asyncio.start_server(began, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", tasks
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@asynccontextmanager
-async def forwarding(new_s3_origin, serve, **timeouts):
-    """Yield an origin in front of ``serve``, and the list of the server's connections."""
-    async with serving(serve) as (url, tasks):
-        origin = new_s3_origin(url, timeouts=Timeouts(read_s=READ_S, **timeouts))
-        async with aclosing(origin):
-            yield origin, tasks
+    return forwarding
 
 
 async def put(origin, body, size, *, query="", headers=()):
@@ -75,7 +88,7 @@ async def read_put(reader):
 
 
 @pytest.mark.parametrize("count", [1, 2, 40], ids=["one piece", "two pieces", "40 pieces"])
-async def test_a_body_arrives_as_it_was_given_and_the_connection_is_used_again(new_s3_origin, count):
+async def test_a_body_arrives_as_it_was_given_and_the_connection_is_used_again(forwarding, count):
     bodies = []
 
     async def serve(reader, writer, _number):
@@ -83,14 +96,14 @@ async def test_a_body_arrives_as_it_was_given_and_the_connection_is_used_again(n
             bodies.append((await read_put(reader))[1])
             writer.write(OK)
 
-    async with forwarding(new_s3_origin, serve) as (origin, connections):
+    async with forwarding(serve) as (origin, connections):
         for _ in range(2):
             assert await put(origin, pieces(*[PIECE] * count), count * len(PIECE)) == (200, b"ok")
         assert len(connections) == 1
     assert bodies == [PIECE * count] * 2
 
 
-async def test_a_body_without_a_length_is_sent_in_chunks(new_s3_origin):
+async def test_a_body_without_a_length_is_sent_in_chunks(forwarding):
     found = []
 
     async def serve(reader, writer, _number):
@@ -98,7 +111,7 @@ async def test_a_body_without_a_length_is_sent_in_chunks(new_s3_origin):
         found.append((head, await reader.readuntil(b"0\r\n\r\n")))
         writer.write(OK)
 
-    async with forwarding(new_s3_origin, serve) as (origin, _):
+    async with forwarding(serve) as (origin, _):
         assert await put(origin, pieces(b"one", b"", b"x" * 20), None) == (200, b"ok")
     (head, body) = found[0]
     assert b"\r\ntransfer-encoding: chunked\r\n" in head.lower()
@@ -106,7 +119,7 @@ async def test_a_body_without_a_length_is_sent_in_chunks(new_s3_origin):
     assert body == b"3\r\none\r\n14\r\n" + b"x" * 20 + b"\r\n0\r\n\r\n"
 
 
-async def test_an_answer_ends_the_wait_for_the_rest_of_the_body(new_s3_origin):
+async def test_an_answer_ends_the_wait_for_the_rest_of_the_body(forwarding):
     """A server may refuse an upload whose client is slow. The client need not send the rest."""
     closed = asyncio.Event()
 
@@ -126,7 +139,7 @@ async def test_an_answer_ends_the_wait_for_the_rest_of_the_body(new_s3_origin):
         await read_put(reader)
         writer.write(OK)
 
-    async with forwarding(new_s3_origin, serve) as (origin, connections):
+    async with forwarding(serve) as (origin, connections):
         async with aclosing(slow()) as body:
             assert await put(origin, body, LONG_BYTES) == (403, b"denied")
         assert closed.is_set()
@@ -134,7 +147,7 @@ async def test_an_answer_ends_the_wait_for_the_rest_of_the_body(new_s3_origin):
         assert len(connections) == 2
 
 
-async def test_an_answer_ends_a_body_that_the_server_does_not_take(new_s3_origin):
+async def test_an_answer_ends_a_body_that_the_server_does_not_take(forwarding):
     async def serve(reader, writer, _number):
         await reader.readexactly(len(PIECE))
         writer.transport.pause_reading()
@@ -142,14 +155,62 @@ async def test_an_answer_ends_a_body_that_the_server_does_not_take(new_s3_origin
         writer.write(DENIED)
         await asyncio.Event().wait()
 
-    async with forwarding(new_s3_origin, serve) as (origin, _):
+    async with forwarding(serve) as (origin, _):
         assert await put(origin, long_body(), LONG_BYTES) == (
             403,
             b"denied",
         )
 
 
-async def test_no_more_is_taken_of_a_body_than_the_server_takes(new_s3_origin):
+@pytest.mark.parametrize("whole", [True, False])
+async def test_success_is_passed_on_when_the_server_has_the_whole_body(forwarding, whole):
+    """A server may send its head early. If the rest of the body does not come, nothing was written."""
+    answered, received = asyncio.Event(), asyncio.Event()
+
+    async def body():
+        yield PIECE
+        await answered.wait()
+        await asyncio.sleep(0.05)
+        if not whole:
+            raise BodyMismatch("the client's")
+        yield PIECE
+
+    async def serve(reader, writer, _number):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        await writer.drain()
+        answered.set()
+        await reader.readexactly(2 * len(PIECE))
+        received.set()
+        await asyncio.Event().wait()
+
+    async with forwarding(serve) as (origin, _):
+        if whole:
+            assert await put(origin, body(), 2 * len(PIECE)) == (200, b"ok")
+            async with asyncio.timeout(5):
+                await received.wait()
+        else:
+            with pytest.raises(BodyMismatch):
+                await put(origin, body(), 2 * len(PIECE))
+
+
+async def test_a_server_that_answers_success_and_ends_the_connection_has_not_the_body(forwarding):
+    async def endless():
+        yield PIECE
+        await asyncio.Event().wait()
+
+    async def serve(reader, writer, _number):
+        await reader.readexactly(len(PIECE))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+    async with forwarding(serve) as (origin, _):
+        with pytest.raises(OutcomeUnknown, match="the connection failed"):
+            await put(origin, endless(), LONG_BYTES)
+
+
+async def test_no_more_is_taken_of_a_body_than_the_server_takes(forwarding):
     taken, go_on = 0, asyncio.Event()
 
     async def counted():
@@ -166,7 +227,7 @@ async def test_no_more_is_taken_of_a_body_than_the_server_takes(new_s3_origin):
         await reader.readexactly(LONG_BYTES)
         writer.write(OK)
 
-    async with forwarding(new_s3_origin, serve) as (origin, _):
+    async with forwarding(serve) as (origin, _):
         sending = asyncio.create_task(put(origin, counted(), LONG_BYTES))
         await asyncio.sleep(READ_S / 2)
         before = taken
@@ -177,13 +238,13 @@ async def test_no_more_is_taken_of_a_body_than_the_server_takes(new_s3_origin):
         assert await sending == (200, b"ok")
 
 
-async def test_a_server_that_takes_nothing_is_given_up_and_a_slow_client_is_not(new_s3_origin):
+async def test_a_server_that_takes_nothing_is_given_up_and_a_slow_client_is_not(forwarding):
     async def hangs(reader, writer, _number):
         await reader.readuntil(b"\r\n\r\n")
         writer.transport.pause_reading()
         await asyncio.Event().wait()
 
-    async with forwarding(new_s3_origin, hangs) as (origin, _):
+    async with forwarding(hangs) as (origin, _):
         with pytest.raises(OutcomeUnknown, match="timed out"):
             await put(origin, long_body(), LONG_BYTES)
 
@@ -196,12 +257,12 @@ async def test_a_server_that_takes_nothing_is_given_up_and_a_slow_client_is_not(
         await read_put(reader)
         writer.write(OK)
 
-    async with forwarding(new_s3_origin, serve) as (origin, _):
+    async with forwarding(serve) as (origin, _):
         assert await put(origin, slow(), 3) == (200, b"ok")
 
 
 @pytest.mark.parametrize("works_long", [True, False])
-async def test_only_a_server_that_works_long_may_go_on_with_signs_of_life(new_s3_origin, works_long):
+async def test_only_a_server_that_works_long_may_go_on_with_signs_of_life(forwarding, works_long):
     async def serve(reader, writer, _number):
         await reader.readuntil(b"\r\n\r\n")
         for _ in range(6):
@@ -214,7 +275,7 @@ async def test_only_a_server_that_works_long_may_go_on_with_signs_of_life(new_s3
         writer.write(b"2\r\nok\r\n0\r\n\r\n")
 
     copied = (("x-amz-copy-source", "/b/k"),) if works_long else ()
-    async with forwarding(new_s3_origin, serve) as (origin, _):
+    async with forwarding(serve) as (origin, _):
         if works_long:
             assert await put(origin, None, None, headers=copied) == (200, b"      ok")
         else:
@@ -225,23 +286,27 @@ async def test_only_a_server_that_works_long_may_go_on_with_signs_of_life(new_s3
 @pytest.mark.parametrize(
     ("given", "error"), [((b"abc", b"d"), BodyIncomplete), ((b"abc", b"defg"), BodyMismatch)]
 )
-async def test_a_body_of_another_length_is_never_sent_whole(new_s3_origin, given, error):
-    received = []
+async def test_a_body_of_another_length_is_never_sent_whole(forwarding, given, error):
+    received, ended = b"", asyncio.Event()
 
     async def serve(reader, _writer, _number):
-        await reader.readuntil(b"\r\n\r\n")
-        received.append(await reader.read())
+        nonlocal received
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            while piece := await reader.read(100):
+                received += piece
+        finally:
+            ended.set()
 
-    async with forwarding(new_s3_origin, serve) as (origin, _):
+    async with forwarding(serve) as (origin, _):
         with pytest.raises(error):
             await put(origin, pieces(*given), 5)
         async with asyncio.timeout(5):
-            while not received:
-                await asyncio.sleep(0.01)
-    assert len(received[0]) < 5
+            await ended.wait()
+    assert len(received) < 5
 
 
-async def test_a_body_that_is_wrong_at_once_costs_the_origin_nothing(new_s3_origin):
+async def test_a_body_that_is_wrong_at_once_costs_the_origin_nothing(forwarding):
     heads = []
 
     async def wrong():
@@ -253,7 +318,7 @@ async def test_a_body_that_is_wrong_at_once_costs_the_origin_nothing(new_s3_orig
             heads.append((await read_put(reader))[0])
             writer.write(OK)
 
-    async with forwarding(new_s3_origin, serve) as (origin, connections):
+    async with forwarding(serve) as (origin, connections):
         await put(origin, pieces(b"x"), 1)
         with pytest.raises(BodyMismatch):
             await put(origin, wrong(), 1)
@@ -263,7 +328,7 @@ async def test_a_body_that_is_wrong_at_once_costs_the_origin_nothing(new_s3_orig
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError, TimeoutError, BodyMismatch])
-async def test_an_error_of_the_body_is_not_taken_for_one_of_the_origin(new_s3_origin, error):
+async def test_an_error_of_the_body_is_not_taken_for_one_of_the_origin(forwarding, error):
     async def broken():
         yield PIECE
         raise error("the client")
@@ -271,12 +336,12 @@ async def test_an_error_of_the_body_is_not_taken_for_one_of_the_origin(new_s3_or
     async def serve(reader, _writer, _number):
         await reader.read()
 
-    async with forwarding(new_s3_origin, serve) as (origin, _):
+    async with forwarding(serve) as (origin, _):
         with pytest.raises(error, match="the client"):
             await put(origin, broken(), LONG_BYTES)
 
 
-async def test_a_connection_that_closes_before_the_body_begins_is_replaced(new_s3_origin):
+async def test_a_connection_that_closes_before_the_body_begins_is_replaced(forwarding):
     """Nothing was sent over it, so the request is sent over another one."""
     waits, heads = asyncio.Event(), []
 
@@ -293,14 +358,14 @@ async def test_a_connection_that_closes_before_the_body_begins_is_replaced(new_s
             return
         await reader.read()
 
-    async with forwarding(new_s3_origin, serve) as (origin, connections):
+    async with forwarding(serve) as (origin, connections):
         await put(origin, pieces(b"x"), 1)
         assert await put(origin, late(), 1) == (200, b"ok")
         assert len(connections) == 2
     assert len(heads) == 2
 
 
-async def test_a_request_that_is_given_up_closes_its_connection(new_s3_origin):
+async def test_a_request_that_is_given_up_closes_its_connection(forwarding):
     ended = asyncio.Event()
 
     async def endless():
@@ -308,10 +373,12 @@ async def test_a_request_that_is_given_up_closes_its_connection(new_s3_origin):
         await asyncio.Event().wait()
 
     async def serve(reader, _writer, _number):
-        await reader.read()
-        ended.set()
+        try:
+            await reader.read()
+        finally:
+            ended.set()
 
-    async with forwarding(new_s3_origin, serve) as (origin, _):
+    async with forwarding(serve) as (origin, _):
         sending = asyncio.create_task(put(origin, endless(), LONG_BYTES))
         await asyncio.sleep(0.05)
         sending.cancel()
