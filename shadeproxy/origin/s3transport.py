@@ -27,7 +27,7 @@ from shadeproxy.origin.s3pages import FAILURES, PageGets, broken_off, failed_bef
 from shadeproxy.origin.upload_connection import BodyFailed, UploadConnection
 
 _READING = {"GET", "HEAD"}
-_BODILESS = {"GET", "HEAD", "OPTIONS"}
+_WITHOUT_BODY = {"GET", "HEAD", "OPTIONS"}
 """Methods of requests that need no Content-Length if they have no body."""
 _SIGNED = {"content-type", "content-md5", JOB_FIELD, NONCE_FIELD, PEER_FIELD}
 
@@ -220,7 +220,7 @@ class S3Transport:
 def _framing(outgoing: Outgoing) -> list[tuple[str, str]]:
     """Return the field that says where the request's body ends."""
     if outgoing.body is None:
-        return [] if outgoing.method in _BODILESS else [("Content-Length", "0")]
+        return [] if outgoing.method in _WITHOUT_BODY else [("Content-Length", "0")]
     if outgoing.content_length is None:
         return [("Transfer-Encoding", "chunked")]
     return [("Content-Length", str(outgoing.content_length))]
