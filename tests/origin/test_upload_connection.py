@@ -343,10 +343,11 @@ async def test_an_error_of_the_body_is_not_taken_for_one_of_the_origin(forwardin
 
 async def test_a_connection_that_closes_before_the_body_begins_is_replaced(forwarding):
     """Nothing was sent over it, so the request is sent over another one."""
-    waits, heads = asyncio.Event(), []
+    waits, closes, heads = asyncio.Event(), asyncio.Event(), []
 
     async def late():
         waits.set()
+        await closes.wait()
         await asyncio.sleep(0.1)
         yield b"x"
 
@@ -355,6 +356,7 @@ async def test_a_connection_that_closes_before_the_body_begins_is_replaced(forwa
         writer.write(OK)
         if number == 0:
             await waits.wait()
+            closes.set()
             return
         await reader.read()
 
@@ -366,7 +368,7 @@ async def test_a_connection_that_closes_before_the_body_begins_is_replaced(forwa
 
 
 async def test_a_request_that_is_given_up_closes_its_connection(forwarding):
-    ended = asyncio.Event()
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     async def endless():
         yield PIECE
@@ -374,13 +376,15 @@ async def test_a_request_that_is_given_up_closes_its_connection(forwarding):
 
     async def serve(reader, _writer, _number):
         try:
+            await reader.readexactly(len(PIECE))
+            begun.set()
             await reader.read()
         finally:
             ended.set()
 
     async with forwarding(serve) as (origin, _):
         sending = asyncio.create_task(put(origin, endless(), LONG_BYTES))
-        await asyncio.sleep(0.05)
+        await begun.wait()
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
