@@ -227,3 +227,8 @@ class ClusterLog(Protocol):
 def digest_of(data: bytes) -> str:
     """Return the cryptographic digest by which a blob is named: BLAKE2b, 256 bits, in hexadecimal."""
     return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def order_of_position(position: str) -> tuple[int, ...]:
+    """Return a value by which the positions of a stream can be compared."""
+    return tuple(int(part) for part in position.split("-"))

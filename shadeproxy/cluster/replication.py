@@ -24,10 +24,10 @@ from shadeproxy.cluster.applier import Applied, Applier
 from shadeproxy.cluster.backlog import ALONE, Backlog, Pending
 from shadeproxy.cluster.contents import Contents
 from shadeproxy.cluster.events import Envelope, MergeEvent, Packed, PlaceEvent, SignsEvent, pack
-from shadeproxy.cluster.log import STREAM, ClusterLog
+from shadeproxy.cluster.log import STREAM, ClusterLog, order_of_position
 from shadeproxy.cluster.log import Event as Entry
 from shadeproxy.cluster.signed import Seals
-from shadeproxy.cluster.snapshot_keeper import Node, SnapshotKeeper, order_of_position
+from shadeproxy.cluster.snapshot_keeper import Node, SnapshotKeeper
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ClusterUnavailable, PeerError, RequestError, ShadeProxyError
 from shadeproxy.hints.changes import (
@@ -293,9 +293,9 @@ class Replication:
         if self._followed.seen.has(*sent):
             self._refuse("repeated", PeerError("an event came a second time"))
             return
-        await self._apply(event, sent)
+        await self._apply(event, sent, entry.position)
 
-    async def _apply(self, event: events.Event, sent: tuple[str, str, int, int]) -> None:
+    async def _apply(self, event: events.Event, sent: tuple[str, str, int, int], position: str) -> None:
         node, _, boot, number = sent
         own, this_boot = node == self._node.name, (node, boot) == self._node[:2]
         pending = self.backlog.find(number) if this_boot else None
@@ -313,7 +313,7 @@ class Replication:
             self._apply_own(pending)
         elif (this_boot and isinstance(event, SignsEvent)) or not self._apply_other(decoded, event, here=own):
             return
-        self.keeper.follow(event)
+        self.keeper.follow(event, position)
 
     def _apply_other(self, change: Applied, event: events.Event, *, here: bool) -> bool:
         try:

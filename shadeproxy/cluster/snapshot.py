@@ -20,7 +20,7 @@ import structlog
 from shadeproxy.cluster.contents import Contents
 from shadeproxy.cluster.events import WIRE, Content, check_frozen, content_of, pack_dataset, unpack_dataset
 from shadeproxy.cluster.known_events import KnownOf
-from shadeproxy.cluster.log import REPLACED_BLOB_S, ClusterLog
+from shadeproxy.cluster.log import BEGINNING, REPLACED_BLOB_S, ClusterLog, order_of_position
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import LostBlob, PeerError, RequestError, StateError
@@ -300,18 +300,23 @@ class Snapshots:
             raise StateError(f"scores of job {name!r} are of another dataset")
         else:
             ids = np.arange(space.count)
+        position = hints.column(name, space).position
+        # The log may have dropped later events that this proxy applied before it was stopped.
+        replaces = joins and not _reaches(position, stored.position)
         for at in range(0, len(ids), _MOST_SCORES):
             await asyncio.sleep(0)  # To take all scores at once would hold up the event loop.
             if hints.space(name) is not space:
                 raise StateError(f"job {name!r} was registered again")
             piece = slice(at, at + _MOST_SCORES)
             column, values = hints.column(name, space), stored.values[piece]
-            new = ~np.isnan(values)
-            if not joins:
-                new &= np.isnan(column.values[ids[piece]])
+            known = ~np.isnan(values)
+            new = known if replaces else known & np.isnan(column.values[ids[piece]])
             column.set(ids[piece][new], values[new])
             if stored.of_run is not None:
-                column.of_run[ids[piece][new]] = stored.of_run[piece][new]
+                marked = known if joins else new
+                column.of_run[ids[piece][marked]] = stored.of_run[piece][marked]
+        if replaces:
+            hints.column(name, space).position = stored.position
         self._dirty("scores", name)
 
     def _merge_order(self, name: str, data: bytes) -> str:
@@ -331,6 +336,11 @@ class Snapshots:
 
     async def _in_pool(self, function: Callable[..., Result], *args: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args))
+
+
+def _reaches(position: str, other: str) -> bool:
+    """Return whether a position is not before another one; False if one of them is not known."""
+    return bool(other) and order_of_position(position or BEGINNING) >= order_of_position(other)
 
 
 def _pieces_of(content: Content, items: Iterable[tuple[str, str, Content]]) -> set[str]:

@@ -25,7 +25,7 @@ from shadeproxy.cluster.events import (
     scores_stream,
 )
 from shadeproxy.cluster.known_events import KnownEvents
-from shadeproxy.cluster.log import BEGINNING, STREAM, ClusterLog
+from shadeproxy.cluster.log import BEGINNING, STREAM, ClusterLog, order_of_position
 from shadeproxy.cluster.snapshot import FROZEN, KEPT_S, NAME, Item, NamedSnapshot, Place, Snapshot, Snapshots
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import LostBlob
@@ -147,8 +147,8 @@ class SnapshotKeeper:
         if len(self._lacks) > _MOST_STREAMS:
             del self._lacks[next(iter(self._lacks))]
 
-    def follow(self, event: Event) -> None:
-        """Note an event, after its change was made here."""
+    def follow(self, event: Event, position: str) -> None:
+        """Note the event at a position of its stream, after its change was made here."""
         if (outdated := _outdated_by(event)) is not None:
             self._put_last(self.followed.outdated, outdated)
         if isinstance(event, DatasetEvent):
@@ -164,6 +164,8 @@ class SnapshotKeeper:
             self._lacks.pop(scores_stream(event.name), None)
         elif isinstance(event, MergeEvent):
             self.merge_soon()
+        elif isinstance(event, ScoresEvent) and event.job in self._hints.scoreboard:
+            self._hints.scoreboard[event.job].position = position
 
     def _put_last(self, positions: dict[Item, str], item: Item) -> None:
         positions.pop(item, None)
@@ -339,8 +341,3 @@ def _is_past(snapshot: Snapshot, stream: str, position: str) -> bool:
     """
     reached = snapshot.after.get(stream)
     return reached is None or order_of_position(reached) > order_of_position(position)
-
-
-def order_of_position(position: str) -> tuple[int, ...]:
-    """Return a value by which the positions of a stream can be compared."""
-    return tuple(int(part) for part in position.split("-"))

@@ -59,6 +59,7 @@ class _StoredScores(msgspec.Struct):
     values: bytes
     hashes: bytes | None
     of_run: bytes | None = None
+    position: str = ""
 
 
 class _StoredOrder(msgspec.Struct):
@@ -84,13 +85,14 @@ class ScoresOf:
     instead.
 
     ``of_run``: the samples that were scored since the present run began; None if an older release stored the
-    scores. Then all scores count as scores of the present run.
+    scores. Then all scores count as scores of the present run. ``position``: see ``ScoreColumn``.
     """
 
     digest: str | None
     values: Scores
     hashes: Hashes | None
     of_run: Bits | None = None
+    position: str = ""
 
 
 def dump_dataset(dataset: Dataset) -> bytes:
@@ -201,7 +203,8 @@ def load_job(blob: bytes) -> Job:
 def dump_scores(scores: ScoresOf) -> bytes:
     values, hashes = _pack(scores.values, "<f4"), _pack_some(scores.hashes, "<u8")
     of_run = _pack_some(scores.of_run, "?")
-    return msgspec.msgpack.encode(_StoredScores(VERSION, scores.digest, values, hashes, of_run))
+    stored = _StoredScores(VERSION, scores.digest, values, hashes, of_run, scores.position)
+    return msgspec.msgpack.encode(stored)
 
 
 def load_scores(blob: bytes) -> ScoresOf:
@@ -210,7 +213,7 @@ def load_scores(blob: bytes) -> ScoresOf:
     count = len(stored.values) // 4
     values = _unpack(stored.values, "<f4", count)
     hashes, of_run = _unpack_some(stored.hashes, "<u8", count), _unpack_some(stored.of_run, "?", count)
-    return ScoresOf(stored.dataset, values, hashes, of_run)
+    return ScoresOf(stored.dataset, values, hashes, of_run, stored.position)
 
 
 def dump_order(digest: str, ids: OrderIds) -> bytes:

@@ -45,6 +45,8 @@ class ScoreColumn:
         self.values: Scores = np.full(count, np.nan, dtype=np.float32)
         self.of_run = np.zeros(count, dtype=np.bool_)
         """Samples scored since the present run began: bool[n]."""
+        self.position = ""
+        """Position in the cluster's log of the latest scores that were applied; "" before the first."""
         self.known = 0
         self.mean = nan
         """Mean of the known scores; nan when there are none."""
@@ -98,8 +100,9 @@ class ScoreColumn:
         else:
             self._sum_up()
 
-    def restore(self, values: Scores, of_run: NDArray[np.bool_] | None = None) -> None:
+    def restore(self, values: Scores, of_run: NDArray[np.bool_] | None = None, position: str = "") -> None:
         """Replace the column by a stored one."""
+        self.position = position
         self.values = values.astype(np.float32)
         self.of_run = np.ones(len(values), dtype=np.bool_) if of_run is None else of_run.copy()
         self.known = int(np.count_nonzero(~np.isnan(values)))

@@ -76,9 +76,10 @@ class StoredHints:
         if name not in self.jobs or name not in self.scoreboard:
             return None
         space, scores = self.space(name), self.scores(name)
-        of_run = self.scoreboard[name].of_run[: len(scores)]
+        column = self.scoreboard[name]
+        of_run = column.of_run[: len(scores)]
         digest, hashes = (space.digest, None) if isinstance(space, Dataset) else (None, space.hashes)
-        return durable.dump_scores(durable.ScoresOf(digest, scores, hashes, of_run))
+        return durable.dump_scores(durable.ScoresOf(digest, scores, hashes, of_run, column.position))
 
     def _export_position(self, name: str) -> bytes | None:
         position = self.orders.position(name)
@@ -160,4 +161,4 @@ class StoredHints:
             raise StateError(f"stored scores of job {name!r} are of another dataset")
         if isinstance(space, GrowingSet) and stored.hashes is not None:
             space.add(stored.hashes.tolist())
-        self.column(name, space).restore(stored.values, stored.of_run)
+        self.column(name, space).restore(stored.values, stored.of_run, stored.position)

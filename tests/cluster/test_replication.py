@@ -321,6 +321,50 @@ async def test_a_purge_that_a_stopped_proxy_missed_is_made_when_it_is_back(serve
             await until(lambda: b.places == [("purge", "data", "x/")])
 
 
+@pytest.mark.parametrize("is_newer", [True, False])
+async def test_a_restarted_proxy_has_the_newer_of_two_scores(server, is_newer):
+    """The log has dropped the events of scores, as it does after an hour. Its snapshot may be older or newer
+    than the state of the proxy.
+    """
+    async with Sharing(FakeLog(server), "a") as a:
+        async with Sharing(FakeLog(server), "b") as b:
+            await a.register()
+            await a.score([1, 2], [0.5, 0.5])
+            await until(lambda: b.knows() and b.scores()[1] == 0.5)
+            if is_newer:
+                await a.write_snapshot()
+                await a.score([1], [0.25])
+                await until(lambda: b.scores()[1] == 0.25)
+            stored = b.hints.export("scores", "j")
+        if not is_newer:
+            await a.score([1], [0.25])
+            await asyncio.sleep(2 * FLUSH_S)
+            await a.write_snapshot()
+    del server.streams["s:j"]
+    again = Sharing(FakeLog(server), "b", boot=2)
+    again.restore()
+    again.hints.restore("scores", "j", stored, 0.0)
+    async with again:
+        assert again.scores()[1:3] == [0.25, 0.5]
+
+
+async def test_a_restarted_proxy_does_not_draw_from_scores_of_a_run_that_ended_meanwhile(server):
+    async with Sharing(FakeLog(server), "a") as a:
+        async with Sharing(FakeLog(server), "b") as b:
+            await a.register(begins=0)
+            await a.score([1], [0.5])
+            await until(lambda: b.knows() and b.scores()[1] == 0.5)
+            stored = b.hints.export("scores", "j")
+        await a.register(begins=0)
+        await a.write_snapshot()
+    again = Sharing(FakeLog(server), "b", boot=2)
+    again.restore()
+    again.hints.restore("scores", "j", stored, 0.0)
+    async with again:
+        assert again.scores()[1] == 0.5, "it still ranks pages"
+        assert np.isnan(again.hints.scores("j", to_draw=True)[1])
+
+
 async def test_what_was_deleted_does_not_come_back_with_a_snapshot(two):
     a, b = two
     await a.register()

@@ -258,3 +258,18 @@ class FakeLog:
 
     async def close(self):
         pass
+
+
+class CutLog(FakeLog):
+    """A client of the log that a test can cut off. Its reads take longer than its writes."""
+
+    is_cut = False
+
+    def _reach(self):
+        if self.is_cut:
+            raise ClusterUnavailable("cut off")
+        return super()._reach()
+
+    async def read(self, after, wait_s):
+        await asyncio.sleep(0.05)
+        return await super().read(after, wait_s)

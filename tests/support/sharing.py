@@ -9,14 +9,14 @@ import numpy as np
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.cluster.applier import Applier
 from shadeproxy.cluster.contents import Contents
-from shadeproxy.cluster.replication import Replication
+from shadeproxy.cluster.replication import FLUSH_S, Replication
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.snapshot import Snapshots
 from shadeproxy.cluster.snapshot_keeper import Node, SnapshotKeeper
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.core.workpool import WorkPool
-from shadeproxy.hints.changes import Announce, PutDataset, PutJob, PutScores
+from shadeproxy.hints.changes import Announce, DeleteJob, PutDataset, PutJob, PutScores
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.telemetry.counters import ClusterCounters
@@ -116,6 +116,10 @@ class Sharing:
         await self.make(PutDataset(dataset(count=count)))
         return await self.make(PutJob(job, "train", world_size, 1.0, 3600.0, begins))
 
+    async def register_again(self, job="j"):
+        await self.make(DeleteJob(job))
+        await self.register(job)
+
     async def score(self, ids, scores, job="j"):
         return await self.make(PutScores(job, self.hints.check_by_ids(job, ids, scores)))
 
@@ -123,6 +127,10 @@ class Sharing:
         new = self.hints.check_order(job, ids, epoch=epoch, rank=rank, offset=offset)
         await self.make(Announce(new))
         await self.builder.settled(self.hints.orders, job)
+
+    async def write_snapshot(self):
+        sealed = (await self.log.names())["snapshot"]
+        assert (await self.keeper._write(sealed)).is_own
 
     # ------------------------------------------------------------------ known hints
 
@@ -143,3 +151,15 @@ async def until(condition, limit_s=10.0):
     while not condition():
         assert time.monotonic() < end, "it does not come"
         await asyncio.sleep(0.01)
+
+
+async def connected(one):
+    """Let a proxy that was cut off (``CutLog``) reach the log, and wait until all proxies know what waits."""
+    one.log.is_cut = False
+    await until(lambda: not one.replication.cut_off and not len(one.replication.backlog))
+    await asyncio.sleep(4 * FLUSH_S)
+
+
+def column(score):
+    """Return scores of all samples, for ``FreezeScores``."""
+    return np.full(100, score, np.float32)
