@@ -335,8 +335,8 @@ class Clustering:
         }
 
     async def _save(self, store: StateStore, replication: Replication) -> None:
-        """Save the position up to which events were applied. After a restart, this proxy makes the purges
-        that come after that position.
+        """Save the position up to which events were applied. After a restart, this proxy makes the purges,
+        unpins and deletions that come after that position.
         """
         saved = replication.reached
         while True:

@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 
 from shadeproxy.cluster.events import FrozenEvent, Packed, PlaceEvent, ScoresEvent, SignsEvent
-from shadeproxy.hints.changes import Change, PutJob, PutScores
+from shadeproxy.hints.changes import Change, DeleteJob, PutJob, PutScores
 from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.frozen import KEPT_EPOCHS
-from shadeproxy.hints.jobs import Progress
+from shadeproxy.hints.jobs import Jobs, Progress
 
 MOST_BYTES = 64 * 1024 * 1024
 MOST_SCORES = 1 << 15
@@ -41,7 +41,8 @@ from the log in time, or was dropped.
 @dataclass(slots=True, eq=False)
 class Pending:
     """A change that waits for its event to be read back. ``answer``: a future for the change's result, or for
-    ALONE. ``sent_s``: when the log took the event; None while the event must still be sent.
+    ALONE. ``sent_s``: when the log took the event; None while the event must still be sent. ``made``: this
+    proxy has made the change alone.
     """
 
     number: int
@@ -49,6 +50,7 @@ class Pending:
     packed: Packed
     answer: asyncio.Future[Any]
     sent_s: float | None = None
+    made: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -59,12 +61,16 @@ class Pending:
         if not self.answer.done():
             self.answer.set_result(ALONE)
 
-    def repeated(self) -> Any:
+    def repeated(self, jobs: Jobs) -> Any:
         """Return the change to apply when its event comes back, although this proxy has already applied the
         change alone; None if the change must not be applied twice.
         """
         change: Any = self.change
-        if isinstance(change, PutJob):
+        if (
+            isinstance(change, PutJob)
+            and change.name in jobs
+            and change.begins in jobs.get(change.name).begun
+        ):
             return msgspec.structs.replace(change, begins=None)  # The run must not begin a second time.
         return None if isinstance(change, PlaceEvent) and change.verb == "purge" else change
 
@@ -211,6 +217,11 @@ class Backlog:
         for pending in self._all():
             pending.answer_alone()
 
+    def changes(self) -> list[Any]:
+        """Return the waiting changes, the oldest first, except purges."""
+        changes: list[Any] = [one.change for one in self._all() if one.change is not None]
+        return [one for one in changes if not (isinstance(one, PlaceEvent) and one.verb == "purge")]
+
     def _all(self) -> Iterator[Pending]:
         yield from self._sent.values()
         yield from self._unsent
@@ -278,8 +289,10 @@ class Backlog:
 
     def forget(self, job: str) -> None:
         """Drop what waits of a deleted job: its scores and signs of life, and its frozen columns that are
-        still to be sent.
+        still to be sent. But if the job was registered again here, what waits is of that job, so keep it.
         """
+        if self._is_registered(job):
+            return
         self._scores.pop(job, None)
         self._alive.discard(job)
         self._progress = {at: progress for at, progress in self._progress.items() if at[0] != job}
@@ -287,6 +300,17 @@ class Backlog:
             if isinstance(event := pending.packed.event, FrozenEvent) and event.job == job:
                 self._remove_unsent(pending)
                 pending.answer_alone()
+
+    def _is_registered(self, job: str) -> bool:
+        """Return whether a registration of the job waits that this proxy has made alone. If a deletion
+        waits too, the later one of them counts.
+        """
+        found = False
+        for pending in self._all():
+            change = pending.change
+            if isinstance(change, PutJob | DeleteJob) and change.name == job:
+                found = isinstance(change, PutJob) and pending.made
+        return found
 
     def _make_room(self, new_bytes: int) -> None:
         # To add up the sizes of all waiting changes takes long if many wait. So do it only when the bytes

@@ -24,8 +24,9 @@ from shadeproxy.cluster.applier import Applied, Applier
 from shadeproxy.cluster.backlog import ALONE, Backlog, Pending
 from shadeproxy.cluster.contents import Contents
 from shadeproxy.cluster.events import Envelope, MergeEvent, Packed, PlaceEvent, SignsEvent, pack
-from shadeproxy.cluster.log import STREAM, ClusterLog, order_of_position
+from shadeproxy.cluster.log import BEGINNING, STREAM, ClusterLog
 from shadeproxy.cluster.log import Event as Entry
+from shadeproxy.cluster.missed_changes import make_again, make_missed
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.snapshot_keeper import Node, SnapshotKeeper
 from shadeproxy.core.clock import Clock
@@ -81,7 +82,8 @@ class Replication:
         self.backlog = Backlog()
         self._in_order = asyncio.Lock()  # Held while an event is appended to STREAM.
         self._followed, self._reached_before = keeper.followed, reached
-        self._in_touch = self._joined = self._makes_again = False
+        self._in_touch = self._joined = False
+        self._missed_to = reached  # The missed changes up to this position are made.
         self._caught_up, self._began_s, self._flushes = asyncio.Event(), clock.monotonic_s(), 0
         self._tasks: list[asyncio.Task[None]] = []
         self.refusal = ""
@@ -112,8 +114,8 @@ class Replication:
         return result
 
     def note(self, kind: str, name: str) -> None:
-        """Drop what waits of a job that is gone. If it was deleted again, what waits is newer, so keep it."""
-        if kind == "scores" and name not in self._hints.scoreboard and not self._makes_again:
+        """Drop what waits of a job that is gone."""
+        if kind == "scores" and name not in self._hints.scoreboard:
             self.backlog.forget(name)
 
     async def caught_up(self) -> None:
@@ -172,7 +174,8 @@ class Replication:
         pending.answer_alone()
         if (answer := pending.answer.result()) is ALONE:
             self._counters.alone += 1
-            return self._applier.apply(change, here=True)
+            answer = self._applier.apply(change, here=True)
+            pending.made = True
         return answer
 
     # ------------------------------------------------------------------ running
@@ -235,7 +238,13 @@ class Replication:
         if self._joined:
             await asyncio.Event().wait()
         try:
-            await self._catch_up(order_of_position(await self.keeper.adopt(self._reached_before)))
+            sealed, snapshot = await self.keeper.find(self._reached_before)
+            end = snapshot.after.get(STREAM, BEGINNING)
+            self._missed_to = await make_missed(
+                self._log, self._applier, self._load, reached=self._missed_to, end=end
+            )
+            await self.keeper.adopt(sealed, snapshot)
+            await make_again(self.backlog, self._applier, self._hints)
         except PeerError as error:
             if self.refusal != str(error):
                 _log.error("this proxy shares no hints with the cluster", reason=str(error))
@@ -246,18 +255,6 @@ class Replication:
         self.refusal = ""
         self._joined = True
         self._gain_touch()
-
-    async def _catch_up(self, end: tuple[int, ...]) -> None:
-        """Apply the purges that this proxy missed while it was stopped: no snapshot contains them."""
-        position = self._reached_before
-        while position and order_of_position(position) < end:
-            entries = await self._log.read({STREAM: position}, 0.0)
-            for entry in entries:
-                position = entry.position
-                if order_of_position(position) <= end:
-                    await self._take(entry, only_places=True)
-            if not entries:
-                return
 
     # ------------------------------------------------------------------ reading the log
 
@@ -276,19 +273,21 @@ class Replication:
             after[entry.stream] = entry.position
         self._counters.sent_again += self.backlog.send_again(self._clock.monotonic_s() - _LOST_AFTER_S)
 
-    async def _take(self, entry: Entry, *, only_places: bool = False) -> None:
+    def _load(self, entry: Entry) -> tuple[Envelope, events.Event] | None:
+        """Return the envelope and the event of an entry; None if no proxy of this cluster sealed it."""
         try:
             envelope = events.load(self._seals.unseal(f"event {entry.stream}", entry.body))
             if envelope.origin != self._node.origin:
                 raise PeerError("an event is of another origin")  # noqa: TRY301 - counted like the others
-            event = events.load_event(envelope)
+            return envelope, events.load_event(envelope)
         except PeerError as error:
             self._refuse("sender", error)
+            return None
+
+    async def _take(self, entry: Entry) -> None:
+        if (loaded := self._load(entry)) is None:
             return
-        if only_places:
-            if isinstance(event, PlaceEvent) and event.verb == "purge":
-                self._applier.apply(event, here=False)
-            return
+        envelope, event = loaded
         sent = envelope.node, entry.stream, envelope.boot, envelope.number
         if self._followed.seen.has(*sent):
             self._refuse("repeated", PeerError("an event came a second time"))
@@ -328,9 +327,8 @@ class Replication:
     def _apply_own(self, pending: Pending) -> None:
         """Apply a change of this proxy, and answer its call. If it was applied alone, apply it again."""
         waits = not pending.answer.done()
-        if (change := pending.change if waits else pending.repeated()) is None:
+        if (change := pending.change if waits else pending.repeated(self._hints.jobs)) is None:
             return
-        self._makes_again = not waits
         try:
             result = self._applier.apply(change, here=True)
         except (RequestError, PeerError) as error:
@@ -338,8 +336,6 @@ class Replication:
                 pending.answer.set_exception(error)
                 pending.answer.exception()  # Retrieve the error: the caller may have hung up.
             return
-        finally:
-            self._makes_again = False
         self._counters.applied += 1
         if waits:
             pending.answer.set_result(result)

@@ -173,27 +173,29 @@ class SnapshotKeeper:
         if len(positions) > _MOST_DELETED:
             del positions[next(iter(positions))]
 
-    async def adopt(self, reached: str = "") -> str:
-        """Take the cluster's hints from the snapshot. If there is none, write one with the hints of this
-        proxy. Return the snapshot's position in the stream of changes. ``reached``: the position up to which
-        an earlier process of this proxy applied all changes. Raises ClusterUnavailable, PeerError.
+    async def find(self, reached: str = "") -> tuple[bytes, Snapshot]:
+        """Return the snapshot, after the value of the name that refers to it. If there is none, write one
+        with the hints of this proxy. ``reached``: the position up to which an earlier process of this proxy
+        applied all changes. Raises ClusterUnavailable, PeerError.
         """
         sealed = (await self._log.names()).get(NAME)
         if sealed is None:
             sealed = (await self._write(None)).sealed
         try:
-            snapshot = await self._snapshots.read(sealed)
+            return sealed, await self._snapshots.read(sealed)
         except LostBlob:
             # All proxies were stopped for longer than the log keeps blobs. Events after ``reached`` follow.
             self.followed.after[STREAM] = reached or BEGINNING
             sealed = await self._replace(sealed)
-            snapshot = await self._snapshots.read(sealed)
+            return sealed, await self._snapshots.read(sealed)
+
+    async def adopt(self, sealed: bytes, snapshot: Snapshot) -> None:
+        """Take the cluster's hints from the snapshot that ``find`` returned. Raises ClusterUnavailable."""
         await self._merge(snapshot, joins=True)
         self.followed.life = snapshot.life
         self.followed.seen.restore(snapshot.seen)
         self.followed.after.update(snapshot.after)
         self._note(sealed, snapshot.after)
-        return self.followed.after[STREAM]
 
     async def step(self) -> bool:
         """Look at the snapshot, and merge or write one if that is due. Return whether the other proxies must

@@ -13,8 +13,8 @@ from shadeproxy.cluster.replication import FLUSH_S
 from shadeproxy.core.errors import ClusterUnavailable
 from shadeproxy.hints.changes import DeleteJob, FreezeScores, PutJob, PutScores
 from shadeproxy.hints.registry import HintRegistry
-from tests.support.cluster_log import FakeLog, Server
-from tests.support.sharing import Sharing, dataset, until
+from tests.support.cluster_log import CutLog, FakeLog, Server
+from tests.support.sharing import Sharing, connected, dataset, until
 
 
 @pytest.fixture
@@ -156,6 +156,22 @@ async def test_what_a_job_got_after_its_deletion_is_sent(server):
         for one in (a, b):
             await until(lambda one=one: one.knows() and one.scores()[1] == 0.5)
             await until(lambda one=one: one.hints.frozen.get("j", 0))
+
+
+async def test_a_run_that_began_at_a_cut_off_proxy_counts_although_its_job_was_deleted_elsewhere(server):
+    async with Sharing(CutLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        for rank in (0, 1):
+            await b.register(begins=rank)
+        await until(a.knows)
+        a.log.is_cut = True
+        await until(lambda: a.replication.cut_off)
+        await a.register(begins=0)
+        await a.score([1], [0.5])
+        await b.make(DeleteJob("j"))
+        await connected(a)
+        for one in (a, b):
+            assert one.hints.jobs.get("j").begun == {0}
+            assert one.scores()[1] == 0.5
 
 
 async def test_of_the_frozen_columns_of_one_epoch_only_the_first_waits(server):
