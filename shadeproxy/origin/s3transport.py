@@ -160,7 +160,10 @@ class S3Transport:
         body = outgoing.body
         if body is not None and outgoing.content_length is None:
             body = _Chunked(body)
-        connection, first = await self._begin(outgoing.target.origin, body)
+        # Nothing is sent yet. So a client that sends nothing takes no connection, and a body that is wrong as
+        # a whole costs the origin nothing.
+        first = b"" if body is None else await anext(body, b"")
+        connection = await self._connect(outgoing.target.origin)
         try:
             head = await self._send(connection, outgoing, request, first, body)
             self._gets.note_date(head)
@@ -172,28 +175,16 @@ class S3Transport:
     async def aclose(self) -> None:
         await self._gets.pool.aclose()
 
-    async def _begin(self, origin: str, body: AsyncIterator[bytes] | None) -> tuple[UploadConnection, bytes]:
-        """Return a connection, which the caller must put back, and the first piece of the body.
-
-        Nothing is sent yet. So a body that is wrong as a whole costs the origin nothing, and a connection
-        that the server closes meanwhile is replaced.
-        """
-        connection, first = await self._connect(origin), b""
-        if body is not None:
-            try:
-                first = await anext(body, b"")
-            except BaseException:
-                self._gets.pool.put_back(connection)
-                raise
-        while not connection.reusable:
-            self._gets.pool.put_back(connection)
-            connection = await self._connect(origin)
-        return connection, first
-
     async def _connect(self, origin: str) -> UploadConnection:
-        connection = await self._gets.connect(origin)
-        assert isinstance(connection, UploadConnection), "this pool has no others"
-        return connection
+        """Return a connection, which the caller must put back. Nothing is sent over one that has been lost
+        since the pool gave it.
+        """
+        while True:
+            connection = await self._gets.connect(origin)
+            assert isinstance(connection, UploadConnection), "this pool has no others"
+            if connection.reusable:
+                return connection
+            self._gets.pool.put_back(connection)
 
     async def _send(
         self,
@@ -203,9 +194,11 @@ class S3Transport:
         first: bytes,
         body: AsyncIterator[bytes] | None,
     ) -> Head:
-        size = outgoing.content_length
+        size, bodiless = outgoing.content_length, outgoing.method == "HEAD"
         try:
-            return await connection.send(request, first, body, size, works_long=outgoing.works_long)
+            return await connection.send(
+                request, first, body, size, bodiless=bodiless, works_long=outgoing.works_long
+            )
         except BodyFailed as failed:
             raise failed.error from None
         except (Dead, *FAILURES) as error:

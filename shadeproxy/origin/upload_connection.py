@@ -16,6 +16,8 @@ from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import Head
 from shadeproxy.origin.interim import MOST_INTERIM
 
+_JOINED_BYTES = 64 << 10
+"""The longest first piece that is sent with the head, in one write."""
 _REFUSED = 300
 """The least status of an answer that is no success."""
 
@@ -50,24 +52,37 @@ class UploadConnection(Connection):
         rest: AsyncIterator[bytes] | None = None,
         size: int | None = 0,
         *,
+        bodiless: bool = False,
         works_long: bool = False,
     ) -> Head:
         """Send a request with the head ``request``, and return the head of the answer. Call it only while
         ``reusable``.
 
         ``first`` and ``rest`` are the body, which has ``size`` bytes; None: it ends with ``rest``.
-        ``works_long``: the server may work for long, if it sends a byte now and then.
+        ``bodiless``: the request is a HEAD. ``works_long``: the server may work for long, if it sends a byte
+        now and then.
 
         Raises BodyFailed, Dead, Broken, BadAnswer, OSError.
         """
-        self.start(request)
-        self._works_long, self._asked_s = works_long, self.since_s
-        is_sent = rest is None or await self._send_body(first, rest, size)
-        while self._head is None or not (is_sent or self._is_refused()):
-            await self._arrival()
-        if not is_sent or self._ended or self._transport.get_write_buffer_size():
+        if size is not None and len(first) > size:
+            raise BodyFailed(BodyMismatch("The body is longer than announced"))
+        joined = first if len(first) <= _JOINED_BYTES else b""
+        self.start(request + joined)
+        self.bodiless, self._works_long, self._asked_s = bodiless, works_long, self.since_s
+        try:
+            is_sent = rest is None or await self._send_body(first, len(joined), rest, size)
+            while self._head is None or not (is_sent or self._is_refused()):
+                await self._arrival()
+        except BaseException:
+            # An answer may have ended the exchange already. But the server still waits for the body's rest,
+            # and would take the next request for it.
+            self.abort()
+            raise
+        if not is_sent or self._is_full or self._ended:
             # The server may not have got the whole body. So it would not find the next request.
             self.reusable, self._head = False, self._head._replace(keep_alive=False)
+        # A 204 is the usual answer to a DELETE. It needs no rest, unlike the answer to a HEAD (pool.py).
+        self.bodiless = bodiless
         return self._head
 
     # ------------------------------------------------------------------ called by the transport and the pool
@@ -75,6 +90,14 @@ class UploadConnection(Connection):
     @property
     def patience_s(self) -> float:
         return math.inf if self._works_long else super().patience_s
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        # The transport asks for more bytes only when the kernel has taken all. So no end of a body that the
+        # server has answered too early waits in the transport, where the end of the connection drops it.
+        # A TLS transport is full with as many bytes as the limit, any other one only with more.
+        is_tls = transport.get_extra_info("sslcontext") is not None
+        self._transport.set_write_buffer_limits(high=int(is_tls), low=0)
 
     def buffer_updated(self, count: int) -> None:
         if self._works_long:
@@ -90,21 +113,19 @@ class UploadConnection(Connection):
 
     # ------------------------------------------------------------------ inside
 
-    async def _send_body(self, first: bytes, rest: AsyncIterator[bytes], size: int | None) -> bool:
-        """Send the body. Return False if the request was refused, or the connection lost, before its end."""
-        if len(first) == size:
-            await self._write(first)
-            return True
-        left, piece = math.inf if size is None else size, first
+    async def _send_body(
+        self, first: bytes, written: int, rest: AsyncIterator[bytes], size: int | None
+    ) -> bool:
+        """Send the body, of which ``written`` bytes are sent. Return False if the request was refused, or the
+        connection lost, before its end.
+        """
+        left, piece = (math.inf if size is None else size) - len(first), first[written:]
+        await self._write(piece)
+        if not left or self._is_refused():
+            return not left
         try:
             async with asyncio.timeout(None) as limit:
                 while True:
-                    left -= len(piece)
-                    if left < 0:
-                        raise BodyFailed(BodyMismatch("The body is longer than announced"))
-                    await self._write(piece)
-                    if not left or self._is_refused():
-                        return not left
                     self._pulling = limit
                     pulled = await _next(rest)
                     self._pulling = None
@@ -112,7 +133,12 @@ class UploadConnection(Connection):
                         return False
                     if pulled is None:
                         break
-                    piece = pulled
+                    left -= len(pulled)
+                    if left < 0:
+                        raise BodyFailed(BodyMismatch("The body is longer than announced"))
+                    await self._write(pulled)
+                    if not left or self._is_refused():
+                        return not left
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -127,10 +153,16 @@ class UploadConnection(Connection):
         return self._head is not None and self._head.status >= _REFUSED
 
     async def _write(self, piece: bytes) -> None:
-        """Send a piece of the body. Return when the transport takes more, or the request was refused."""
-        self._transport.write(piece)
-        while (self._is_full or self._ended) and not self._is_refused():
+        """Send a piece of the body. Return when the kernel has taken it, or the request was refused."""
+        if piece and not self._is_closed:
+            self._transport.write(piece)
+        while (self._is_full or self._is_closed) and not self._is_refused():
             await self._arrival()
+
+    @property
+    def _is_closed(self) -> bool:
+        # uvloop raises RuntimeError if bytes are written to a transport that has been closed.
+        return self._ended or self._transport.is_closing()
 
     def _wake(self) -> None:
         super()._wake()

@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import socket
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -21,11 +24,13 @@ from shadeproxy.origin.file import FileOrigin
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.origin.otel_origin import CountedAttempts, OtelOrigin
+from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.retry import RetryingOrigin
 from shadeproxy.origin.s3 import S3Origin
 from shadeproxy.origin.throttled import ThrottledOrigin
 from shadeproxy.origin.verified import VerifiedOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
+from tests.support.certificate import write_certificate
 from tests.support.clock import ManualClock
 from tests.support.otel import PlainTracer
 from tests.support.rgw import Rgw, run_rgw
@@ -38,7 +43,12 @@ def pytest_asyncio_loop_factories(
     the product's loop.
     """
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    if item.path.name in {"test_page_gets.py", "test_s3transport.py", "test_upload_connection.py"}:
+    if item.path.name in {
+        "test_page_gets.py",
+        "test_s3transport.py",
+        "test_upload_connection.py",
+        "test_upload_ends.py",
+    }:
         loops["uvloop"] = uvloop.new_event_loop
     return loops
 
@@ -195,3 +205,50 @@ def has_attributes(tmp_path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    return write_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(params=["plain", "tls"])
+def forwarding(request, certificate, new_s3_origin):
+    """Return a context that runs a server. It calls ``serve`` for each connection, with the number of earlier
+    ones, and yields an origin and the list of the server's connections.
+    """
+    context, options = None, {}
+    if request.param == "tls":
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate.cert, certificate.key)
+        options = {"ca_file": str(certificate.authority)}
+
+    @asynccontextmanager
+    async def forwarding(serve, *, read_s=0.8, receive_bytes=None):
+        """``receive_bytes``: the size of the buffer in which the server's kernel receives."""
+        tasks = []
+
+        async def began(reader, writer):
+            tasks.append(asyncio.current_task())
+            try:
+                with suppress(asyncio.IncompleteReadError, ConnectionError):
+                    await serve(reader, writer, len(tasks) - 1)
+            finally:
+                writer.transport.abort()
+
+        listening = socket.create_server(("127.0.0.1", 0))
+        if receive_bytes is not None:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        server = await asyncio.start_server(began, sock=listening, ssl=context)
+        url = f"http{'s' if context else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        origin = new_s3_origin(url, timeouts=Timeouts(read_s=read_s), **options)
+        try:
+            async with aclosing(origin):
+                yield origin, tasks
+        finally:
+            server.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    return forwarding

@@ -3,88 +3,14 @@ that end without an answer.
 """
 
 import asyncio
-import ssl
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing
 
 import pytest
 
 from shadeproxy.core.errors import BodyIncomplete, BodyMismatch, OutcomeUnknown
-from shadeproxy.core.types import ObjectRef
-from shadeproxy.origin.base import ForwardRequest
-from shadeproxy.origin.pool import Timeouts
-from tests.support.certificate import write_certificate
+from tests.support.uploading import DENIED, LONG_BYTES, OK, PIECE, long_body, pieces, put, read_put
 
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-DENIED = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\n\r\ndenied"
-PIECE = bytes(range(256)) * 512
-LONG_BYTES = 64 << 20
 READ_S = 0.8
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    return write_certificate(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(params=["plain", "tls"])
-def forwarding(request, certificate, new_s3_origin):
-    """Return a context that runs a server. It calls ``serve`` for each connection, with the number of earlier
-    ones, and yields an origin and the list of the server's connections.
-    """
-    context, options = None, {}
-    if request.param == "tls":
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificate.cert, certificate.key)
-        options = {"ca_file": str(certificate.authority)}
-
-    @asynccontextmanager
-    async def forwarding(serve, *, read_s=READ_S):
-        tasks = []
-
-        async def began(reader, writer):
-            tasks.append(asyncio.current_task())
-            try:
-                with suppress(asyncio.IncompleteReadError, ConnectionError):
-                    await serve(reader, writer, len(tasks) - 1)
-            finally:
-                writer.transport.abort()
-
-        server = await asyncio.start_server(began, "127.0.0.1", 0, ssl=context)
-        url = f"http{'s' if context else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        origin = new_s3_origin(url, timeouts=Timeouts(read_s=read_s), **options)
-        try:
-            async with aclosing(origin):
-                yield origin, tasks
-        finally:
-            server.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    return forwarding
-
-
-async def put(origin, body, size, *, query="", headers=()):
-    request = ForwardRequest(
-        "PUT", ObjectRef("b", "k"), "/b/k", query, headers, body=body, content_length=size
-    )
-    async with asyncio.timeout(15), origin.forward(request) as answer:
-        return answer.status, b"".join([chunk async for chunk in answer.chunks])
-
-
-async def pieces(*given):
-    for piece in given:
-        yield piece
-
-
-def long_body():
-    return pieces(*[PIECE] * (LONG_BYTES // len(PIECE)))
-
-
-async def read_put(reader):
-    head = await reader.readuntil(b"\r\n\r\n")
-    size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
-    return head, await reader.readexactly(size)
 
 
 @pytest.mark.parametrize("count", [1, 2, 40], ids=["one piece", "two pieces", "40 pieces"])

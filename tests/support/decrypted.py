@@ -18,6 +18,9 @@ class Decrypted(asyncio.Transport):
     def abort(self) -> None:
         pass
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        del high, low
+
     def hand(self, data: bytes, connection: Connection) -> None:
         while data:
             self.turns += 1
