@@ -71,21 +71,26 @@ class CallLedgers:
         """Yield the whole body. Unless it is small, ``cost`` times its length counts until the block ends.
 
         Raises BodyTooLarge if it is longer than ``limit``, Overloaded if other bodies have left no memory for
-        it, and ClientTooSlow if it takes too long to arrive. A body without a Content-Length counts as long
-        as ``limit`` until it has arrived.
+        it, and ClientTooSlow if it takes too long to arrive. A body without a Content-Length takes nothing
+        until it proves to be large. Then it counts as long as ``limit`` until it has arrived.
         """
-        length = request.content_length
+        length, start = request.content_length, b""
         most = limit if length is None else length
         if most > limit:
             raise too_large(limit)
         if most <= SMALL_BYTES:
             yield await read_body(request, limit)
             return
+        arriving = in_time(read_pieces(request, limit), _GRACE_S, _LEAST_BYTES_PER_S)
+        if length is None:
+            start = await _start(arriving)
+            if len(start) <= SMALL_BYTES:
+                yield start
+                return
         held = cost * most
         await _take(self.bodies, held, request, "bodies")
         try:
-            arriving = in_time(read_pieces(request, limit), _GRACE_S, _LEAST_BYTES_PER_S)
-            data = b"".join([piece async for piece in arriving])
+            data = b"".join([start, *[piece async for piece in arriving]])
             self.bodies.give(held - cost * len(data))
             held = cost * len(data)
             yield data
@@ -124,6 +129,14 @@ async def in_time(
         waited_s = loop.time() - began_s
         left_s = min(grace_s, left_s - waited_s + len(piece) / least_bytes_per_s)
         yield piece
+
+
+async def _start(arriving: AsyncIterator[bytes]) -> bytes:
+    """Return a small body whole, and the start of a large one."""
+    start = bytearray()
+    while len(start) <= SMALL_BYTES and (piece := await anext(arriving, b"")):
+        start += piece
+    return bytes(start)
 
 
 async def _take(ledger: Ledger, amount: int, request: web.Request, what: str) -> None:

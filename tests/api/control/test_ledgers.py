@@ -88,6 +88,20 @@ async def test_small_calls_do_not_wait_for_large_bodies(client, job, narrow):
     assert (await task).status == 200
 
 
+async def test_a_short_body_without_a_length_takes_nothing_and_waits_for_nothing(client, job, narrow):
+    async def pieces():
+        yield b'{"ids": [1], '
+        yield b'"scores": [2.0]}'
+
+    slow, task = await begin_slow(client, job, narrow)
+    taken = narrow.bodies.taken_bytes
+    answer = await client.post(f"{job}/scores", data=pieces(), headers={"Content-Type": "application/json"})
+    assert answer.status == 200
+    assert narrow.bodies.taken_bytes == taken
+    slow.rest.set()
+    assert (await task).status == 200
+
+
 async def test_waiting_large_bodies_are_taken_in_turn(client, job, context, narrow):
     context.ledgers = narrow = CallLedgers(bodies_bytes=4 * LARGE + 100, max_wait_s=30.0)
     slow, task = await begin_slow(client, job, narrow)
@@ -126,12 +140,14 @@ async def test_a_long_body_that_stops_gives_its_memory_back_soon(client, job, na
     slow.rest.set()
 
 
-async def test_a_body_without_a_length_counts_as_the_longest_until_it_has_arrived(client, job, narrow):
-    async def pieces():
-        yield order(LARGE).tobytes()
-
-    answer = await client.put(f"{job}/epochs/0/order", data=pieces(), headers=OCTETS)
-    assert answer.status == 200
+async def test_a_large_body_without_a_length_counts_as_the_longest_until_it_has_arrived(client, job, narrow):
+    slow = SlowBody(order(2 * LARGE))
+    task = asyncio.create_task(client.put(f"{job}/epochs/0/order", data=aiter(slow), headers=OCTETS))
+    while not narrow.bodies.taken_bytes:
+        await asyncio.sleep(0.01)
+    assert narrow.bodies.taken_bytes == IDS_COST * orders.MAX_ORDER_BYTES
+    slow.rest.set()
+    assert (await (await task).json())["announced"] == 2 * LARGE
     assert narrow.bodies.taken_bytes == 0
 
 
