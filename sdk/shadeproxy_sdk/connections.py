@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError
 from urllib3.exceptions import TimeoutError as HTTPTimeout
 
@@ -28,9 +29,6 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
-
-
-_LONG_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +65,32 @@ class TransportState:
         self.segments.close()
 
 
+class _PlainConnection(HTTPConnection):
+    """A connection that soon gives up a host that does not answer. urllib3 has one time for connecting and
+    sending, but sending may take longer: a proxy without room reads a long body only when its turn comes.
+    """
+
+    def connect(self) -> None:
+        send_s = self.timeout
+        assert send_s is not None
+        self.timeout = min(send_s, MAX_CONNECT_S)
+        super().connect()
+        self.timeout = send_s
+        self.sock.settimeout(send_s)
+
+
+class _VerifiedConnection(_PlainConnection, HTTPSConnection):
+    """The same for TLS. Its handshake is part of connecting."""
+
+
+class _PlainPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _PlainConnection
+
+
+class _VerifiedPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _VerifiedConnection
+
+
 class Connections:
     """The pooled keep-alive connections of this process, and its read threads, at most ``concurrency``.
     ``owners``: the proxies that cache the samples of datasets.
@@ -82,6 +106,7 @@ class Connections:
         self._pause_s = pause_s
         self._concurrency = concurrency
         self._pool = urllib3.PoolManager(num_pools=8, maxsize=concurrency, retries=False)
+        self._pool.pool_classes_by_scheme = {"http": _PlainPool, "https": _VerifiedPool}
         self._executor: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -116,11 +141,6 @@ class Connections:
         ``timeout_s`` bounds each wait for bytes. If the body is shorter than its Content-Length, or the
         answer has neither length nor chunks, raises Broken, because the body could be a truncated sample.
         """
-        # The time for connecting is also all that urllib3 has for sending. A proxy without room reads a long
-        # body only when its turn comes.
-        is_long = body is not None and len(body) > _LONG_BYTES
-        send_s = timeout_s if is_long else min(timeout_s, MAX_CONNECT_S)
-        timeout = urllib3.Timeout(connect=send_s, read=timeout_s)
         try:
             answer = self._pool.urlopen(
                 method,
@@ -128,7 +148,7 @@ class Connections:
                 redirect=False,
                 headers=headers,
                 body=body,
-                timeout=timeout,
+                timeout=timeout_s,
                 retries=False,
                 decode_content=False,
                 enforce_content_length=True,

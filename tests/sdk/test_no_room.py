@@ -4,13 +4,17 @@ import json
 import logging
 import pickle
 import socket
+import ssl
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 
 import shadeproxy_sdk as shade
 from shadeproxy_sdk import connections, control
+from shadeproxy_sdk.errors import Silent
+from tests.support.certificate import write_certificate
 
 LONG = 16 << 20
 NO_ROOM = {"error": {"code": "overloaded", "message": "others hold all of the memory", "hint": ""}}
@@ -59,18 +63,26 @@ def fill(proxy):
     return fill
 
 
-@pytest.fixture
-def busy():
-    """The address of a server that reads the body of each request only a second after its head."""
+@pytest.fixture(params=["http", "https"])
+def busy(request, tmp_path, monkeypatch):
+    """The address of a server that reads the body of each request only 1.5 s after its head."""
+    context = None
+    if request.param == "https":
+        certificate = write_certificate(tmp_path)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate.cert, certificate.key)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve():
             connection, _ = server.accept()
+            if context is not None:
+                connection = context.wrap_socket(connection, server_side=True)
             with connection:
                 head = b""
                 while b"\r\n\r\n" not in head:
                     head += connection.recv(100)
-                time.sleep(1.0)
+                time.sleep(1.5)
                 left = LONG - len(head.partition(b"\r\n\r\n")[2])
                 while left:
                     left -= len(connection.recv(1 << 16))
@@ -78,16 +90,40 @@ def busy():
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        yield f"{request.param}://127.0.0.1:{server.getsockname()[1]}"
         thread.join(timeout=10)
 
 
-def test_a_long_body_may_wait_until_the_proxy_reads_it(busy, monkeypatch):
-    monkeypatch.setattr(connections, "MAX_CONNECT_S", 0.2)
+@pytest.fixture
+def silent():
+    """The port of a host that answers no connection, because its backlog is full."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as stack:
+        for _ in range(4):
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(server.getsockname())
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def sender(monkeypatch):
+    monkeypatch.setattr(connections, "MAX_CONNECT_S", 1.0)
     sender = connections.Connections(concurrency=1, pause_s=1.0)
+    yield sender
+    sender.close()
+
+
+def test_a_long_body_may_wait_until_the_proxy_reads_it(busy, sender):
     answer = sender.send("PUT", busy, headers={}, body=bytes(LONG), timeout_s=20.0)
     assert (answer.status, answer.body) == (200, b"{}")
-    sender.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_host_that_does_not_answer_keeps_no_long_body_waiting(silent, sender, scheme):
+    began_s = time.monotonic()
+    with pytest.raises(Silent):
+        sender.send("PUT", f"{scheme}://127.0.0.1:{silent}", headers={}, body=bytes(LONG), timeout_s=7.0)
+    assert time.monotonic() - began_s < 5.0
 
 
 def puts(proxy):
