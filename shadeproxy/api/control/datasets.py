@@ -1,7 +1,7 @@
 """Calls about datasets: register a manifest or a listing, show a dataset, delete it."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -115,34 +115,59 @@ async def _uploaded(
     """Return the dataset of the uploaded list. If the client promises a digest, and another rank has
     registered this manifest meanwhile, return that one, and only receive the rest of the list.
     """
-    builder = ManifestBuilder(name, page_size=context.page_size, namespace=namespace)
-    reader, promised = ManifestReader(builder), request.headers.get(MANIFEST_FIELD)
+    promised = request.headers.get(MANIFEST_FIELD)
 
     def find() -> Dataset | None:
         known = context.hints.datasets.get(name)
         return known if known is not None and known.digest == promised else None
 
-    known = find()
+    pieces = in_time(read_pieces(request, MAX_BYTES, encodings=_GZIP), _GRACE_S, _LEAST_BYTES_PER_S)
+    # No name here for the builder: it is to be freed with its room.
+    dataset = await _read(
+        context,
+        request,
+        ManifestBuilder(name, page_size=context.page_size, namespace=namespace),
+        share,
+        pieces,
+        find=find,
+    )
+    async for _ in pieces:
+        pass
+    return dataset
 
-    async def read(piece: bytes) -> None:
-        nonlocal known  # Once known, it stays so: what follows here was not read.
-        steps, ended = reader.steps(piece), False
+
+async def _read(
+    context: ControlContext,
+    request: web.Request,
+    builder: ManifestBuilder,
+    share: ManifestShare,
+    pieces: AsyncIterator[bytes],
+    *,
+    find: Callable[[], Dataset | None],
+) -> Dataset:
+    """Return the dataset of the list in ``pieces``. Once ``find`` returns one, return that one, without the
+    rest of the pieces; then ``share`` holds nothing.
+    """
+    reader = ManifestReader(builder)
+
+    async def read(piece: bytes) -> Dataset | None:
+        steps, ended, known = reader.steps(piece), False, find()
         while not ended and known is None:
             most_bytes = await share.hold(builder.most_bytes)
             ended = await context.in_pool(_advance, steps, builder, most_bytes)
             known = find()
+        return known
 
     async def finish() -> Dataset:
         await share.hold(builder.most_bytes)
         return await context.in_pool(reader.finish)
 
-    pieces = read_pieces(request, MAX_BYTES, encodings=_GZIP)
-    async for piece in in_time(pieces, _GRACE_S, _LEAST_BYTES_PER_S):
-        if known is None:
-            await while_connected(request, read(piece))
-        elif share.held_bytes:
+    async for piece in pieces:
+        known = await while_connected(request, read(piece))
+        if known is not None:
             share.give_back()
-    return await while_connected(request, finish()) if known is None else known
+            return known
+    return await while_connected(request, finish())
 
 
 def _advance(steps: Iterator[None], builder: ManifestBuilder, most_bytes: int) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import weakref
 
 import pytest
 
@@ -113,6 +114,35 @@ async def test_ranks_that_name_the_digest_let_the_proxy_read_one_manifest_for_al
     assert answers == [{"dataset": "train", "digest": digest, "count": LARGE}] * 16
     assert len(finished) <= 3  # One goes on beyond the room, and another one may have had room.
     assert not narrow.taken_bytes
+
+
+async def test_a_list_whose_twin_is_known_frees_its_builder_with_its_room(client, narrow, monkeypatch):
+    whole, alive = lines(LARGE) + b'{"bucket": "b", "key": "last"}\n', weakref.WeakSet()
+    digest = (await (await put(client, "before", whole)).json())["digest"]
+
+    class Watched(ManifestBuilder):
+        def __init__(self, *args, **options) -> None:
+            super().__init__(*args, **options)
+            alive.add(self)
+
+    monkeypatch.setattr(calls, "ManifestBuilder", Watched)
+    body, end = Unfinished(lines(LARGE)), asyncio.Event()
+
+    async def pieces():
+        async for piece in body:
+            yield piece
+        await asyncio.sleep(0.1)
+        yield b"\n"
+        await end.wait()
+
+    task = put(client, "train", pieces(), **{"x-shade-manifest": digest})
+    await until(lambda: narrow.taken_bytes > ROOM // 2)
+    assert (await put(client, "train", whole)).status == 200
+    body.rest.set()
+    await until(lambda: not narrow.taken_bytes)
+    assert not alive
+    end.set()
+    assert (await (await task).json())["digest"] == digest
 
 
 async def test_a_list_that_is_registered_already_is_received_and_not_read(client, narrow, refused):
