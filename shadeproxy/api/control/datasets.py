@@ -1,6 +1,7 @@
 """Calls about datasets: register a manifest or a listing, show a dataset, delete it."""
 
 import asyncio
+import select
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -55,11 +56,24 @@ async def while_connected(request: web.Request, work: Coroutine[Any, Any, Result
     try:
         while not task.done():
             await asyncio.wait({task}, timeout=_LOOK_S)
-            if request.transport is None or request.transport.is_closing():
+            if request.transport is None or _is_gone(request.transport):
                 raise ConnectionResetError("the client is gone")
         return task.result()
     finally:
         task.cancel()
+
+
+def _is_gone(transport: asyncio.Transport) -> bool:
+    """Tell whether the client has hung up. This cannot be seen before all that it sent has reached this
+    host, nor if it ended without a word.
+    """
+    if not transport.is_closing():
+        # While nobody reads the body, aiohttp's buffer fills, and asyncio does not look at the connection.
+        look = select.poll()
+        look.register(transport.get_extra_info("socket"), select.POLLRDHUP)
+        if look.poll(0):
+            transport.abort()
+    return transport.is_closing()
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):

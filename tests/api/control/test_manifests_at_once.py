@@ -2,6 +2,8 @@
 
 import asyncio
 import gzip
+import socket
+import struct
 import weakref
 
 import pytest
@@ -14,6 +16,8 @@ LINES = {"Content-Type": "application/x-ndjson"}
 ROOM = 2 << 20
 LARGE = 6_000
 """Lines of a manifest that takes more than half of ROOM."""
+LONG = 32_000
+"""Lines of a manifest that fills the listener's buffer while it waits."""
 
 
 def lines(count, key="k"):
@@ -227,6 +231,29 @@ async def test_a_client_that_goes_away_gives_its_room_or_its_turn_back(listening
     await until(lambda: not narrow.taken_bytes)
     assert not first.rest.is_set()
     assert not second.rest.is_set()
+
+
+@pytest.mark.parametrize("linger_s", [None, 0])
+async def test_a_client_that_waits_with_full_buffers_and_goes_away_gives_its_turn_back(
+    listening, narrow, linger_s
+):
+    first, second, tasks = await fill(listening, narrow)
+    _, writer = await asyncio.open_connection("127.0.0.1", listening.server.port)
+    writer.write(
+        b"PUT /v1/datasets/long HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+        b"Content-Length: 50000000\r\n\r\n" + lines(LONG)
+    )
+    await until(lambda: narrow.waiting and not writer.transport.get_write_buffer_size())
+    await asyncio.sleep(0.1)
+    if linger_s is not None:  # The connection is reset.
+        linger = struct.pack("ii", 1, linger_s)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.close()
+    async with asyncio.timeout(10.0):
+        await until(lambda: not narrow.waiting)
+    for body in (first, second):
+        body.rest.set()
+    assert [(await task).status for task in tasks] == [200, 200]
 
 
 async def test_a_client_that_stands_still_gives_its_room_back(client, narrow, refused, monkeypatch):
