@@ -274,7 +274,7 @@ def _check_binary(hints: HintRegistry, name: str, data: bytes) -> Batch:
 
 def _check_json(context: ControlContext, name: str, data: bytes) -> Batch:
     # Refuse too many keys before they are decoded, because each would take some 450 bytes of memory.
-    strings = (data.count(b'"') - data.count(b'\\"')) // 2
+    strings = data.replace(b"\\\\", b"").replace(b'\\"', b"").count(b'"') // 2
     if strings > MAX_SCORES + _FEW_STRINGS:
         raise InvalidRequest(f"more than {MAX_SCORES} scores in one call", hint="send them in pieces")
     hints, (body, columns) = context.hints, decode_columns(data, ScoresBody, _COLUMNS)

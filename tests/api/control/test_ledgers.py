@@ -272,9 +272,14 @@ async def test_what_is_decoded_from_a_body_counts_too(client, job, narrow, refus
     assert narrow.bodies.taken_bytes == 0
 
 
-async def test_too_many_scores_by_key_are_refused_before_they_are_decoded(client, job, refused, monkeypatch):
+@pytest.mark.parametrize("end", ["", "\\", 'x"', '\\"'])
+async def test_too_many_scores_by_key_are_refused_before_they_are_decoded(
+    client, job, refused, monkeypatch, end
+):
     monkeypatch.setattr(jobs, "MAX_SCORES", 1000)
+    body = {"keys": {f"b/k{number}{end}": 1.0 for number in range(1000)}}
+    assert "more than" not in await (await client.post(f"{job}/scores", json=body)).text()
     monkeypatch.setattr(jobs, "decode_columns", None)
-    body = {"keys": {f"b/k{number}": 1.0 for number in range(1009)}}
+    body = {"keys": {f"b/k{number}{end}": 1.0 for number in range(1009)}}
     answer = await client.post(f"{job}/scores", json=body)
     assert "more than 1000 scores" in await refused(answer, 400, "invalid_request")
