@@ -81,7 +81,8 @@ class UploadConnection(Connection):
         if not is_sent or self._is_full or self._ended:
             # The server may not have got the whole body. So it would not find the next request.
             self.reusable, self._head = False, self._head._replace(keep_alive=False)
-        # A 204 is the usual answer to a DELETE. It needs no rest, unlike the answer to a HEAD (pool.py).
+        # A 204 is the usual answer to a DELETE. It needs no rest, unlike the answer to a HEAD (pool.py). A
+        # 304, which only an odd GET with a body can get here, has none either.
         self.bodiless = bodiless
         return self._head
 
@@ -95,7 +96,8 @@ class UploadConnection(Connection):
         super().connection_made(transport)
         # The transport asks for more bytes only when the kernel has taken all. So no end of a body that the
         # server has answered too early waits in the transport, where the end of the connection drops it.
-        # A TLS transport is full with as many bytes as the limit, any other one only with more.
+        # A TLS transport is full with as many bytes as the limit, any other one only with more. The limit is
+        # that of the TLS layer: some bytes may still wait below it.
         is_tls = transport.get_extra_info("sslcontext") is not None
         self._transport.set_write_buffer_limits(high=int(is_tls), low=0)
 
@@ -153,7 +155,9 @@ class UploadConnection(Connection):
         return self._head is not None and self._head.status >= _REFUSED
 
     async def _write(self, piece: bytes) -> None:
-        """Send a piece of the body. Return when the kernel has taken it, or the request was refused."""
+        """Send a piece of the body. Return when the kernel (the TLS layer, if there is one) has taken it, or
+        the request was refused.
+        """
         if piece and not self._is_closed:
             self._transport.write(piece)
         while (self._is_full or self._is_closed) and not self._is_refused():
