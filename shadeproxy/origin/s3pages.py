@@ -142,30 +142,29 @@ class PageGets:
 
     async def ask(self, origin: str, request: bytes, *, bodiless: bool = False) -> tuple[Connection, Head]:
         """Send a complete, signed request. Return and raise as ``send``."""
-        peer = self._peers.get(origin) or self._peer(origin)
         try:
             try:
-                return await self._exchange(peer, request, bodiless=bodiless)
+                return await self._exchange(origin, request, bodiless=bodiless)
             except Dead:
                 # The server closed the kept connection while the request was on its way. A read that got no
                 # answer may be sent again.
-                return await self._exchange(peer, request, bodiless=bodiless, fresh=True)
+                return await self._exchange(origin, request, bodiless=bodiless, fresh=True)
         except FAILURES as error:
             raise failed_before_head(origin, error) from error
-        except NotConnected as error:
-            raise _unavailable(origin, _why_not_connected(error)) from error
 
-    async def connect(self, origin: str) -> Connection:
-        """Return a connection to ``origin``, which the caller must put back. Raises OriginUnavailable."""
+    async def connect(self, origin: str, *, fresh: bool = False) -> Connection:
+        """Return a connection to ``origin``, which the caller must put back. With ``fresh``, it was never
+        used before. Raises OriginUnavailable.
+        """
         try:
-            return await self.pool.take(self._peers.get(origin) or self._peer(origin))
+            return await self.pool.take(self._peers.get(origin) or self._peer(origin), fresh=fresh)
         except NotConnected as error:
             raise _unavailable(origin, _why_not_connected(error)) from error
 
     async def _exchange(
-        self, peer: Peer, request: bytes, *, bodiless: bool, fresh: bool = False
+        self, origin: str, request: bytes, *, bodiless: bool, fresh: bool = False
     ) -> tuple[Connection, Head]:
-        connection = await self.pool.take(peer, fresh=fresh)
+        connection = await self.connect(origin, fresh=fresh)
         try:
             head = await connection.ask(request, bodiless=bodiless)
         except BaseException as error:

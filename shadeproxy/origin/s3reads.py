@@ -29,10 +29,11 @@ class Reads:
         OriginUnavailable, and the errors of ``RequestSigner.render``.
         """
         gets = self._forwarded if outgoing.forwarded else self._own
-        bodiless, request = outgoing.method == "HEAD", await self._signer.render(outgoing)
+        request = await self._signer.render(outgoing)
+        bodiless = outgoing.method == "HEAD"
         connection, head = await gets.ask(outgoing.target.origin, request, bodiless=bodiless)
         try:
-            async with aclosing(body_of(connection, bodiless=bodiless)) as chunks:
+            async with aclosing(body_of(connection)) as chunks:
                 yield Answered(head, chunks)
         finally:
             gets.pool.put_back(connection)

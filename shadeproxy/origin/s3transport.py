@@ -239,10 +239,8 @@ class _Chunked:
         return b"%x\r\n%b\r\n" % (len(piece or b""), piece or b"")
 
 
-async def body_of(connection: Connection, *, bodiless: bool = False) -> AsyncGenerator[bytes, None]:
+async def body_of(connection: Connection) -> AsyncGenerator[bytes, None]:
     """Yield the body of an answer whose head has been read. Raises BodyCutShort, BodyDamaged."""
-    if bodiless:
-        return
     try:
         async with aclosing(connection.pieces()) as pieces:
             async for piece in pieces:
