@@ -289,7 +289,7 @@ class Backlog:
 
     def forget(self, job: str) -> None:
         """Drop what waits of a deleted job: its scores and signs of life, and its frozen columns that are
-        still to be sent. But if the job was registered again here, what waits is of that job, so keep it.
+        still to be sent. But if the job was registered again here, all of this is of the new job, so keep it.
         """
         if self._is_registered(job):
             return

@@ -1,4 +1,4 @@
-"""Missed changes: what a proxy that joins a cluster makes before and after it takes the snapshot.
+"""The changes that a joining proxy missed, and its own changes that still wait to be sent.
 
 Laws: no snapshot contains purges, and none says what was deleted or unpinned. So the proxy first makes the
 purges, unpins and deletions that it missed while it was stopped. And the snapshot may be older than the last

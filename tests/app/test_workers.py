@@ -78,7 +78,7 @@ def test_it_ends_when_its_coordinator_is_gone_already():
 
 
 def workers_of(share):
-    """Return the ``Workers`` of a proxy of two processes. What they report is dropped."""
+    """Return the ``Workers`` of a proxy of two processes. Their reports are dropped."""
     settings = Settings.load(None, ["s3.workers=2"])
     return Workers(
         settings,

@@ -1,4 +1,4 @@
-"""What counts for registered hints is at least what they take, and each dataset counts once."""
+"""The memory counted for registered hints is at least the memory they take. Each dataset counts once."""
 
 import tracemalloc
 

@@ -64,11 +64,11 @@ async def while_connected(request: web.Request, work: Coroutine[Any, Any, Result
 
 
 def _is_gone(transport: asyncio.Transport) -> bool:
-    """Tell whether the client has hung up. This cannot be seen before all that it sent has reached this
-    host, nor if it ended without a word.
+    """Return whether the client has closed the connection. This is seen only after all that the client sent
+    has reached this host. It is never seen if the client's host fails without closing the connection.
     """
     if not transport.is_closing():
-        # While nobody reads the body, aiohttp's buffer fills, and asyncio does not look at the connection.
+        # While the body is not read, aiohttp's buffer is full, and asyncio does not look at the connection.
         look = select.poll()
         look.register(transport.get_extra_info("socket"), select.POLLRDHUP)
         if look.poll(0):
