@@ -275,6 +275,7 @@ TABLE = {
     "sdk.manifest": "sdk/test_parts.py",
     "sdk.names": "sdk/test_client.py",
     "sdk.delivery": "sdk/test_job.py",
+    "sdk.job_settings": "sdk/test_arguments.py",
     "sdk.origin": "sdk/test_client.py",
     "sdk.owner_reads": "sdk/near/test_owner_reads.py",
     "sdk.owners": "sdk/near/test_owner_reads.py",

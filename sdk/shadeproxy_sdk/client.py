@@ -24,10 +24,10 @@ from shadeproxy_sdk.connections import Answer
 from shadeproxy_sdk.control import REGISTER_TIMEOUT_S, Control, ControlSession, probe_timeout_s, read_json
 from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable, unanswered
 from shadeproxy_sdk.job import Job
+from shadeproxy_sdk.job_settings import check_delivery, check_needs, check_ranks
 from shadeproxy_sdk.manifest import Entry, Manifest, check_entry
 from shadeproxy_sdk.names import check_name, check_prefix, dataset_name, other_name
 from shadeproxy_sdk.origin import Credentials, Origin
-from shadeproxy_sdk.registration import check_delivery, check_needs, check_ranks
 from shadeproxy_sdk.shared import Once
 from shadeproxy_sdk.tag import JobTag
 from shadeproxy_sdk.transfer import ListedObject, S3Side
