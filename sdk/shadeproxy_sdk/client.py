@@ -6,7 +6,6 @@ A proxy that refuses this client, for example because of a wrong token, counts a
 A Client holds only settings, like its base class ``ControlSession``, so it can be forked and pickled.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -20,21 +19,18 @@ from shadeproxy_sdk.batch_buffer import UNKNOWN, Allocate, BatchBuffer, Data, ch
 from shadeproxy_sdk.bulk import BulkReads, parts
 from shadeproxy_sdk.bulk_calls import Request
 from shadeproxy_sdk.circuit_breaker import BreakerDecision
-from shadeproxy_sdk.connections import Answer
 from shadeproxy_sdk.control import REGISTER_TIMEOUT_S, Control, ControlSession, probe_timeout_s, read_json
 from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable, unanswered
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.job_settings import check_delivery, check_needs, check_ranks
 from shadeproxy_sdk.manifest import Entry, Manifest, check_entry
-from shadeproxy_sdk.names import check_name, check_prefix, dataset_name, other_name
+from shadeproxy_sdk.names import check_name, check_prefix, dataset_name
 from shadeproxy_sdk.origin import Credentials, Origin
 from shadeproxy_sdk.shared import Once
 from shadeproxy_sdk.tag import JobTag
 from shadeproxy_sdk.transfer import ListedObject, S3Side
 
 Value = TypeVar("Value")
-_LOG = logging.getLogger("shadeproxy_sdk")
-_MOST_NAMES = 4
 
 
 class Client(ControlSession):
@@ -317,7 +313,7 @@ class Client(ControlSession):
         # Listing may take minutes. So first see whether the proxy answers at all: a proxy that hangs then
         # costs only ``timeout_s``.
         self.call("GET", "/v1/info")
-        name, answer = self._put_prefix(name, {"bucket": bucket, "prefix": prefix})
+        name, answer = self.put_prefix(name, {"bucket": bucket, "prefix": prefix})
         path, told = f"/v1/datasets/{quote(name)}", read_json(answer, self._control.url)
         lines = self.call("GET", f"{path}?format=jsonl", timeout_s=REGISTER_TIMEOUT_S)
         self.connections.control_breaker.succeeded()
@@ -328,22 +324,6 @@ class Client(ControlSession):
             )
         manifest.registered = manifest.digest
         return manifest
-
-    def _put_prefix(self, name: str, body: dict[str, Any]) -> tuple[str, Answer]:
-        """Register the objects under the prefix as ``name``. If a running job uses that name for another list
-        of objects, register under the next free name (``name.2``, ...). Return the name that was used, and
-        the answer.
-        """
-        asked, number = name, 1
-        while True:
-            try:
-                return name, self.put_dataset(name, body)
-            except ControlError as error:
-                number += 1
-                if error.status != 409 or number > _MOST_NAMES:
-                    raise
-                name = other_name(asked, str(number))
-                _LOG.warning("%s. This run registers the present objects as %r", error, name)
 
     def job(
         self,

@@ -6,6 +6,7 @@ The token is put into one header field only. It never shows in ``repr``, errors 
 
 import gzip
 import json
+import logging
 import math
 import os
 import random
@@ -21,8 +22,11 @@ from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Answer, Connections
 from shadeproxy_sdk.errors import Broken, ConfigError, ControlError
 from shadeproxy_sdk.manifest import Manifest
+from shadeproxy_sdk.names import other_name
 from shadeproxy_sdk.shared import Once
 
+_LOG = logging.getLogger("shadeproxy_sdk")
+_MOST_NAMES = 4
 _TOO_LARGE = 413
 _PROBE_TIMEOUT_S = 2.0
 """Timeout of a probe, the one request that tests whether a proxy has come back."""
@@ -195,6 +199,22 @@ class ControlSession:
                     raise
             time.sleep(wait_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def put_prefix(self, name: str, body: dict[str, Any]) -> tuple[str, Answer]:
+        """Register the objects under the prefix as ``name``. If a running job uses that name for another list
+        of objects, register under the next free name (``name.2``, ...). Return the name that was used, and
+        the answer.
+        """
+        asked, number = name, 1
+        while True:
+            try:
+                return name, self.put_dataset(name, body)
+            except ControlError as error:
+                number += 1
+                if error.status != 409 or number > _MOST_NAMES:
+                    raise
+                name = other_name(asked, str(number))
+                _LOG.warning("%s. This run registers the present objects as %r", error, name)
 
     @property
     def connections(self) -> Connections:
