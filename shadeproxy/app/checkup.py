@@ -279,6 +279,7 @@ class Checkup:
             doubtful_jobs=await self._doubtful_jobs(),
             missed_needs=self._missed_needs(),
             ghost_bytes=int(self._gauge("ghost_bytes", 0.0)),
+            hints_refused=int(self._gauge("hints_refused", 0.0)),
             cluster=await self._cluster_facts(),
             certificate=None if self._tls is None else self._tls.facts(self._clock.now_s()),
         )

@@ -58,7 +58,8 @@ class ProxyState:
     """Facts about a proxy. ``probe``: the origin's answer to a request just now. If the request failed,
     ``probe_error`` and ``probe_code`` say why; ``probe_hint`` says what to change if the address is not that
     of an S3 server. ``health``: ``OriginHealth.as_json``. ``waits``: settings that a reload could not change.
-    ``ghost_bytes``: memory of the ghosts' read histories. Times are in seconds; a time that is not known is
+    ``ghost_bytes``: memory of the ghosts' read histories. ``hints_refused``: number of calls that were
+    refused, because the hints took all of their memory. Times are in seconds; a time that is not known is
     None.
     """
 
@@ -92,6 +93,7 @@ class ProxyState:
     probe_hint: str = ""
     unidentified: int = 0
     ghost_bytes: int = 0
+    hints_refused: int = 0
     cluster: ClusterFacts | None = None
     certificate: CertificateFacts | None = None
 
@@ -106,6 +108,7 @@ def diagnose(facts: ProxyState) -> list[Finding]:
         *(certificate_findings(facts.certificate) if facts.certificate is not None else ()),
         *_process(facts),
         *_connections(facts),
+        *_hints(facts),
         *_loop(facts),
         *_settings(facts),
         *(finding for job in facts.doubtful_jobs for finding in _doubtful(job)),
@@ -267,6 +270,18 @@ def _connections(facts: ProxyState) -> Iterator[Finding]:
             f"since the start {format_count(facts.connections_refused, 'connection', 'd')} got 503 SlowDown:"
             f" all that clients may have of {facts.descriptors_limit} descriptors were open",
             "raise the hard limit (LimitNOFILE, ulimit -Hn), then restart; look for clients that leak them",
+        )
+
+
+def _hints(facts: ProxyState) -> Iterator[Finding]:
+    if facts.hints_refused:
+        yield Finding(
+            "hints refused",
+            "warning",
+            f"since the start {format_count(facts.hints_refused, 'call', 'd')} found no room for a dataset, a"
+            " job or an order, because these may together take only control.hint_memory",
+            "delete datasets and jobs that are not needed (GET /v1/datasets, GET /v1/jobs), or raise"
+            " control.hint_memory and send SIGHUP",
         )
 
 

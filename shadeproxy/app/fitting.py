@@ -67,7 +67,7 @@ def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
     aside = _aside(settings)
     aside_bytes = sum(aside.values())
     history_bytes = _history_bytes(settings)
-    rest_bytes = settings.cache.inflight + PROCESS_BYTES * settings.s3.processes + history_bytes
+    rest_bytes = _rest_bytes(settings)
     needed_bytes = rest_bytes + aside_bytes + sum(tier.capacity_bytes for tier in tiers)
     if needed_bytes <= limit.limit_bytes:
         return Verdict(possible=True)
@@ -82,6 +82,29 @@ def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
         f" allows {format_size(limit.limit_bytes)}, and the kernel would kill the proxy",
         _remedy(tiers, aside, limit.limit_bytes - rest_bytes, needed_bytes - limit.limit_bytes),
     )
+
+
+def judge_hint_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
+    """Judge whether all that registered hints may take fits below ``limit``, beside what ``judge_memory``
+    counts. If not, the proxy can run nevertheless, because hints rarely take so much.
+    """
+    tiers_bytes = sum(tier.capacity_bytes for tier in tier_settings(settings) if is_memory(tier.path))
+    left_bytes = limit.limit_bytes - tiers_bytes - sum(_aside(settings).values()) - _rest_bytes(settings)
+    most_bytes, left_bytes = settings.control.hint_memory, max(left_bytes, 0)
+    if most_bytes <= left_bytes:
+        return Verdict(possible=True)
+    return Verdict(
+        True,
+        f"hints: control.hint_memory is {format_size(most_bytes)}, but tiers, reads and processes leave"
+        f" {format_size(left_bytes)} of what {limit.place} allows; if hints take more, the kernel kills the"
+        " proxy",
+        f'set control.hint_memory to at most "{left_bytes // _MIB} MiB", or raise the limit',
+    )
+
+
+def _rest_bytes(settings: Settings) -> int:
+    """Return the bytes of the reads under way, the processes and the read histories."""
+    return settings.cache.inflight + PROCESS_BYTES * settings.s3.processes + _history_bytes(settings)
 
 
 def _history_bytes(settings: Settings) -> int:
@@ -208,6 +231,7 @@ def require_fit(settings: Settings) -> None:
     """
     verdicts = {
         "too little memory": judge_memory(settings, memory_limit()),
+        "much memory for hints": judge_hint_memory(settings, memory_limit()),
         "too little address space": judge_address_space(settings, address_space_limit()),
         "more workers than cores": judge_workers(settings, available_cores()),
         "few descriptors": judge_descriptors(settings, descriptor_limit()),

@@ -37,6 +37,7 @@ from shadeproxy.engine.page_observer import PageObserver
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.hints.hint_memory import HintMemory
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.hints.reuse.ghosts import BYTES
@@ -76,6 +77,7 @@ class OpenState(NamedTuple):
     store: StateStore
     persistence: Persistence
     hints: HintRegistry
+    hint_memory: HintMemory
     order_builder: OrderBuilder
     pins: Pins
 
@@ -167,7 +169,8 @@ class PartOpener:
         self._stack.push_async_callback(persistence.stop, hints)
         pins = Pins(rules)
         await asyncio.to_thread(restore_pins, pins, store)
-        return OpenState(store, persistence, hints, order_builder, pins)
+        hint_memory = HintMemory(hints, self._settings.control.hint_memory)
+        return OpenState(store, persistence, hints, hint_memory, order_builder, pins)
 
     async def origin(
         self, providers: Providers, health: OriginHealth, *, instance: str

@@ -180,6 +180,7 @@ class Proxy:
             lane=lane,
             observer=observer,
             access=access,
+            hint_memory=state.hint_memory,
             pins=pins,
             grants=grants,
         )
@@ -265,6 +266,7 @@ class Proxy:
         context = ControlContext(
             version=__version__,
             hints=state.hints,
+            hint_memory=state.hint_memory,
             changes=changes,
             stats=self.stats,
             count_reads=lambda: self._count_reads(engine, lane),

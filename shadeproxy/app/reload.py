@@ -38,6 +38,7 @@ from shadeproxy.core.errors import ConfigError
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.verdicts import Verdicts
 from shadeproxy.engine.rules import Rules
+from shadeproxy.hints.hint_memory import HintMemory
 
 _log = structlog.get_logger(__name__)
 
@@ -58,6 +59,7 @@ class ReloadTargets:
     lane: FastLane
     observer: Observer
     access: Access
+    hint_memory: HintMemory
     pins: DurablePins
     grants: Grants
 
@@ -170,6 +172,7 @@ class ConfigReloader:
         status.upstreams.update(build_upstreams(settings))
         targets.grants.note(settings)
         targets.access.token = new.token
+        targets.hint_memory.limit_bytes = settings.control.hint_memory
         targets.access.reads_allowed = reads_allowed(settings)
         self._log_as(settings)
         self._reloaded(settings)

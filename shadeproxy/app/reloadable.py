@@ -81,7 +81,9 @@ def merge(current: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
         "telemetry": wanted.telemetry.model_copy(
             update={"trace": current.telemetry.trace, "otel": current.telemetry.otel}
         ),
-        "control": current.control.model_copy(update={"token": wanted.control.token}),
+        "control": current.control.model_copy(
+            update={"token": wanted.control.token, "hint_memory": wanted.control.hint_memory}
+        ),
         "origin": current.origin.model_copy(update={"credentials": wanted.origin.credentials}),
     }
     fixed = {name: getattr(current, name) for name in Settings.model_fields if name not in changeable}

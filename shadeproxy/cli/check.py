@@ -19,6 +19,7 @@ from shadeproxy.app.fitting import (
     descriptor_limit,
     judge_address_space,
     judge_descriptors,
+    judge_hint_memory,
     judge_memory,
     judge_workers,
     tier_settings,
@@ -163,7 +164,10 @@ def _check_memory(settings: Settings) -> CheckRow:
     verdict = judge_address_space(settings, address_space_limit())
     if not verdict.possible:
         return CheckRow("memory", ok=False, detail=verdict.cause, change=verdict.remedy)
-    return CheckRow("memory", ok=True, detail=f"{limit.place} allows {format_size(limit.limit_bytes)}")
+    verdict = judge_hint_memory(settings, limit)
+    detail = verdict.cause.removeprefix("hints: ")
+    detail = detail or f"{limit.place} allows {format_size(limit.limit_bytes)}"
+    return CheckRow("memory", ok=True, detail=detail, change=verdict.remedy)
 
 
 def _check_descriptors(settings: Settings) -> CheckRow:

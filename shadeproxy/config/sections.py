@@ -142,6 +142,7 @@ class ControlListener(Section):
     listen: Listen = Address("127.0.0.1", 9001)
     socket: str = ""
     token: Reference = ""
+    hint_memory: Size = 4 * _GIB
 
     @field_validator("socket")
     @classmethod

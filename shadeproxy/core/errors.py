@@ -80,6 +80,10 @@ class Conflict(RequestError):
     """The request contradicts something that is registered already."""
 
 
+class HintMemoryFull(RequestError):
+    """The registered hints take all of the memory that they may take, so new ones are refused."""
+
+
 class NotFeasible(RequestError):
     """A job asks for more than the cache and the link can give it beside the other jobs."""
 

@@ -112,7 +112,7 @@ class PutJob(PlainChange, frozen=True):
 
     def check(self, hints: HintRegistry) -> None:
         """Raise UnknownName, Conflict, InvalidRequest (rank outside the world size)."""
-        job = self._job()
+        job = self.job()
         if self.begins is not None:
             check_rank(job, self.begins)
         if self.digest and self.dataset is not None and hints.dataset(self.dataset).digest != self.digest:
@@ -124,12 +124,13 @@ class PutJob(PlainChange, frozen=True):
 
     def apply(self, hints: HintRegistry, now_s: float) -> Job:
         self.check(hints)
-        known = hints.put_job(self._job(), now_s)
+        known = hints.put_job(self.job(), now_s)
         if self.begins is not None:
             hints.begin_run(known.name, self.begins, resumes=self.resumes)
         return known
 
-    def _job(self) -> Job:
+    def job(self) -> Job:
+        """Return the job as this change registers it, without signs of life."""
         return Job(
             self.name,
             self.dataset,

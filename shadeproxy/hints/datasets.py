@@ -8,7 +8,7 @@ is a shard, if the object is listed twice, or if the hashes of two objects colli
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -200,6 +200,7 @@ class Dataset:
     entry of each sample; None when sample i is entry i. offset, length: i64[n], length WHOLE for a whole
     object; both None when all samples are whole objects. pages: the samples of each page; None when each
     sample is a whole object of its own. Without ``pages``, each group is a *unit* (defined in pages.py).
+    column_bytes: the bytes of all columns, and of the keys.
     """
 
     name: str
@@ -211,15 +212,15 @@ class Dataset:
     length: Ids | None
     groups: Groups
     pages: PageIndex | None
+    column_bytes: int = field(init=False)
 
-    @property
-    def column_bytes(self) -> int:
-        """The bytes of all columns, and of the keys."""
+    def __post_init__(self) -> None:
         groups, pages, entries = self.groups, self.pages, self.entries
         columns: list[NDArray[Any] | None] = [entries.bucket_of, entries.ends]
         columns += [self.entry_of, self.offset, self.length]
         columns += groups.columns + ([] if pages is None else pages.columns)
-        return len(entries.blob) + sum(column.nbytes for column in columns if column is not None)
+        size_bytes = len(entries.blob) + sum(column.nbytes for column in columns if column is not None)
+        object.__setattr__(self, "column_bytes", size_bytes)
 
     def ref(self, sample_id: int) -> ObjectRef:
         """Return the object of a sample."""

@@ -42,7 +42,7 @@ class GrowingSet:
         """Return the ids of ``hashes``, adding unknown hashes. Raises InvalidRequest, and adds none, if the
         set would be too large.
         """
-        unknown = {hashed: None for hashed in hashes if hashed not in self._ids}
+        unknown = self.unknown(hashes)
         if self.count + len(unknown) > self._max_objects:
             raise InvalidRequest(
                 f"a job without a dataset may score at most {self._max_objects} objects",
@@ -52,6 +52,10 @@ class GrowingSet:
             self._ids[hashed] = self.count
             self._hashes.append(hashed)
         return np.array([self._ids[hashed] for hashed in hashes], dtype=np.int64)
+
+    def unknown(self, hashes: list[int]) -> dict[int, None]:
+        """Return those of ``hashes`` that the set lacks, each once, in their order."""
+        return {hashed: None for hashed in hashes if hashed not in self._ids}
 
     def find(self, hashes: Hashes) -> Ids:
         """Return the id of each hash, -1 where unknown: i64[k]."""

@@ -1,40 +1,159 @@
-"""Counts the memory of registered hints: datasets, and the scores and orders of jobs.
+"""Bounds the memory of registered hints: datasets, and the scores and orders of jobs.
 
-Law: each dataset counts once, however many jobs use it. Sizes are computed from numbers of samples, and are
-rather too high than too low.
+Laws: each dataset counts once, however many jobs use it. The columns of a job on a dataset count from its
+registration on, whether they exist yet or not, so that scores of a registered job always find room. Sizes are
+computed from numbers of samples, and are rather too high than too low. Only new hints are refused, and before
+they become a change: stored hints, and changes of other proxies of a cluster, are taken in even beyond the
+limit. Event loop only.
 """
 
-from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from shadeproxy.core.errors import Conflict, HintMemoryFull
+from shadeproxy.core.units import format_size
 from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.growing import GrowingSet
 from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.manifest import INDEX_BYTES
+from shadeproxy.hints.order.announcements import Announcement
 from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.hints.scoreboard import Batch
 
-_INDEX_BYTES = 64
-"""Bytes a sample of the indexes that a dataset gets when jobs use it."""
-_SCORE_BYTES, _PAGE_SCORE_BYTES, _FROZEN_BYTES = 12, 24, 4
-"""Bytes a sample, or a page of parts, of a score column, and of a frozen one. More than half of the twelve is
-the copy that waits to be stored.
+DEFAULT_BYTES = 4 << 30
+_SETTING = "control.hint_memory"
+_DATASET_BYTES, _JOB_BYTES, _RANK_BYTES = 40960, 8192, 400
+"""Bytes of a dataset and of a job without their columns, and of each rank of a job. Most of the first are the
+last answer of ``Groups.find``.
 """
-_ID_BYTES, _PLACE_BYTES, _SCORED_OBJECT_BYTES = 20, 8, 128
+_SAMPLE_BYTES, _PAGE_BYTES = 28, 24
+"""Bytes a sample of a job's columns (scores 12, frozen 8, order 8), and a unit of the page index. More than
+half of the twelve is the copy that waits to be stored.
+"""
+_PIECE_BYTES, _ID_BYTES, _SCORED_OBJECT_BYTES = 1024, 20, 148
+"""Bytes of an announcement, of each of its ids, and of an object that a job without a dataset scored."""
 
 
 def hint_bytes(hints: HintRegistry) -> int:
-    """Return the bytes that all registered hints take. Event loop only."""
-    datasets = sum(one.column_bytes + _INDEX_BYTES * one.count for one in hints.datasets.values())
-    frozen = Counter(name for name, _ in hints.frozen.names())
-    return datasets + sum(_job_bytes(hints, job, frozen[job.name]) for job in hints.jobs)
+    """Return the bytes that all registered hints take. It does not look at single samples, ids or ranks."""
+    held_bytes = sum(map(_dataset_bytes, hints.datasets.values()))
+    held_bytes += sum(_job_bytes(hints, job) for job in hints.jobs)
+    held_bytes += _SCORED_OBJECT_BYTES * sum(one.count for one in hints.growing.values())
+    announced = hints.orders.announced
+    return held_bytes + _PIECE_BYTES * announced.pieces + _ID_BYTES * announced.total
 
 
-def _job_bytes(hints: HintRegistry, job: Job, frozen: int) -> int:
-    """Return the bytes that a job takes beside its dataset. ``frozen``: number of its frozen columns."""
-    space = hints.space(job.name)
-    held_bytes = _FROZEN_BYTES * frozen * space.count
-    if job.name in hints.scoreboard:
-        pages = len(space.pages) if isinstance(space, Dataset) and space.pages is not None else 0
-        held_bytes += _SCORE_BYTES * space.count + _PAGE_SCORE_BYTES * pages
-    if not isinstance(space, Dataset):
-        held_bytes += _SCORED_OBJECT_BYTES * space.count
-    if job.name in hints.orders.announced or job.name in hints.orders.trackers:
-        held_bytes += _PLACE_BYTES * space.count + _ID_BYTES * hints.orders.announced.count(job.name)
-    return held_bytes
+class HintMemory:
+    """The memory of ``limit_bytes`` that ``hints`` may take. ``refused``: number of calls that found no
+    room.
+    """
+
+    def __init__(self, hints: HintRegistry, limit_bytes: int = DEFAULT_BYTES) -> None:
+        self._hints = hints
+        self.limit_bytes = limit_bytes
+        self.refused = 0
+        self._held_bytes = 0
+
+    # ------------------------------------------------------------------ what new hints take
+
+    def more_for_dataset(self, dataset: Dataset) -> int:
+        """Return the bytes that the hints take more with ``dataset``, at most."""
+        known = self._hints.datasets.get(dataset.name)
+        if known is None:
+            return _dataset_bytes(dataset)
+        if known.digest == dataset.digest:
+            return 0
+        jobs = len(self._hints.jobs.on(dataset.name))
+        columns_bytes = _columns_bytes(dataset) - _columns_bytes(known)
+        return _dataset_bytes(dataset) - _dataset_bytes(known) + jobs * columns_bytes
+
+    def more_for_job(self, job: Job) -> int:
+        """Return the bytes that the hints take more if ``job`` is registered. Raises UnknownName."""
+        known = self._hints.jobs.by_name.get(job.name)
+        return _job_bytes(self._hints, job) - (0 if known is None else _job_bytes(self._hints, known))
+
+    def more_for_scores(self, batch: Batch) -> int:
+        """Return the bytes that the hints take more with ``batch``: none if its job has a dataset."""
+        if batch.hashes is None or not isinstance(batch.space, GrowingSet):
+            return 0
+        return _SCORED_OBJECT_BYTES * len(batch.space.unknown(batch.hashes))
+
+    # ------------------------------------------------------------------ room
+
+    @contextmanager
+    def hold(self, more_bytes: int) -> Iterator[None]:
+        """Let ``more_bytes`` count until the block ends, which makes the change that takes them. In a
+        cluster this takes a while, and other calls find less room meanwhile.
+        """
+        more_bytes = max(more_bytes, 0)
+        self._held_bytes += more_bytes
+        try:
+            yield
+        finally:
+            self._held_bytes -= more_bytes
+
+    def to_forget(self, more_bytes: int, what: str, *, keep: str = "") -> str | None:
+        """Return the job to forget first so that ``what`` finds room for ``more_bytes``; None if there is
+        room. It is the one that was silent for longest of the jobs that are not in use, without ``keep``.
+        Raises HintMemoryFull if there is no room without all of these, either.
+        """
+        lack_bytes = self._lack_bytes(more_bytes)
+        if lack_bytes <= 0:
+            return None
+        jobs = [job for job in self._hints.jobs if not job.in_use and job.name != keep]
+        if sum(map(self._bytes_of_job, jobs)) < lack_bytes:
+            self._refuse(HintMemoryFull, what, more_bytes, "delete datasets and jobs that are not needed")
+        return min(jobs, key=lambda job: job.seen_s).name
+
+    def check_order(self, new: Announcement) -> int:
+        """Return the bytes that the hints take more with an announcement. Raises Conflict if there is no room
+        for them. For the sake of an order no job is forgotten.
+        """
+        known = self._hints.orders.announced.ids(new.job, new.epoch, new.rank)
+        more_bytes = _ID_BYTES * (new.offset + len(new.ids) - (0 if known is None else len(known)))
+        more_bytes += _PIECE_BYTES * (known is None)
+        if self._lack_bytes(more_bytes) > 0:
+            self._hints.orders.check(new)  # A mistake in the call is told first.
+            self._refuse(Conflict, f"the order of job {new.job!r}", more_bytes, "announce fewer epochs ahead")
+        return more_bytes
+
+    def check_manifest(self, name: str, least_bytes: int) -> None:
+        """Raise HintMemoryFull if a dataset ``name`` of ``least_bytes`` or more can never find room."""
+        known = self._hints.datasets.get(name)
+        if least_bytes > max(self.limit_bytes, 0 if known is None else _dataset_bytes(known)):
+            self._refuse(HintMemoryFull, f"dataset {name!r}", least_bytes, "split the dataset")
+
+    def _lack_bytes(self, more_bytes: int) -> int:
+        """Return how many bytes of ``more_bytes`` find no room. Changes that add nothing lack nothing."""
+        if more_bytes <= 0:
+            return 0
+        return hint_bytes(self._hints) + self._held_bytes + more_bytes - self.limit_bytes
+
+    def _bytes_of_job(self, job: Job) -> int:
+        hints = self._hints
+        held_bytes = _job_bytes(hints, job) + _ID_BYTES * hints.orders.announced.count(job.name)
+        return held_bytes + (_SCORED_OBJECT_BYTES * hints.space(job.name).count if job.dataset is None else 0)
+
+    def _refuse(self, kind: type[Conflict | HintMemoryFull], what: str, more_bytes: int, remedy: str) -> None:
+        self.refused += 1
+        held_bytes = hint_bytes(self._hints) + self._held_bytes
+        raise kind(
+            f"{what} would take {format_size(more_bytes)} of memory more, but datasets, scores and orders"
+            f" hold {format_size(held_bytes)}, and may hold {format_size(self.limit_bytes)}",
+            hint=f"{remedy}, or raise {_SETTING}",
+        )
+
+
+def _dataset_bytes(dataset: Dataset) -> int:
+    return _DATASET_BYTES + dataset.column_bytes + INDEX_BYTES * dataset.count
+
+
+def _job_bytes(hints: HintRegistry, job: Job) -> int:
+    """Return the bytes that a job takes besides its dataset, its announcements and its scored objects."""
+    columns_bytes = 0 if job.dataset is None else _columns_bytes(hints.dataset(job.dataset))
+    return _JOB_BYTES + _RANK_BYTES * job.world_size + columns_bytes
+
+
+def _columns_bytes(dataset: Dataset) -> int:
+    pages = 0 if dataset.pages is None else len(dataset.pages)
+    return _SAMPLE_BYTES * dataset.count + _PAGE_BYTES * pages

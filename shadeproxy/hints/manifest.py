@@ -36,6 +36,9 @@ MAX_BLOB_BYTES = (1 << 32) - 1
 # Most bytes that ``ManifestBuilder.finish`` takes for a time, for each sample, and for each page of a sample.
 _FINISH_SAMPLE_BYTES = 160
 _FINISH_PAGE_BYTES = 64
+INDEX_BYTES = 64
+"""Bytes a sample of the indexes that a dataset gets when jobs use it."""
+_LEAST_COLUMN_BYTES = 20
 _BATCH = 4096
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
@@ -64,7 +67,7 @@ class ManifestBuilder:
         max_samples: int = MAX_SAMPLES,
         namespace: str = OWN,
     ) -> None:
-        self._name = name
+        self.name = name
         self._namespace = namespace
         self._page_size = page_size
         self._max_samples = max_samples
@@ -97,6 +100,11 @@ class ManifestBuilder:
         held_bytes = sum(column.itemsize * len(column) for column in columns) + 2 * len(self._blob)
         pages = min(self._pages, most_pairs(count))
         return held_bytes + _FINISH_SAMPLE_BYTES * count + _FINISH_PAGE_BYTES * pages
+
+    @property
+    def least_bytes(self) -> int:
+        """The least bytes that the dataset will take (hint_memory.py), however many samples are added."""
+        return (INDEX_BYTES + _LEAST_COLUMN_BYTES) * len(self._entry_of) + len(self._blob)
 
     def add_line(self, line: bytes, number: int) -> None:
         """Add the sample of JSON line ``number`` (from 1). Raises MalformedBody, InvalidRequest."""
@@ -187,7 +195,7 @@ class ManifestBuilder:
         groups = Groups.of(hashes if identity else hashes[entry_of])
         places: tuple[Ids, Ids] | tuple[None, None] = (None, None) if whole else (offset, length)
         draft = Dataset(
-            name=self._name,
+            name=self.name,
             digest="",
             count=count,
             entries=entries,

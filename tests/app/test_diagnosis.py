@@ -259,3 +259,10 @@ def test_the_findings_about_the_cluster_are_among_all_others():
         "objects without identity",
         "lease lapsed",
     ]
+
+
+def test_hints_that_found_no_room_are_a_warning_that_names_the_setting():
+    (finding,) = diagnose(replace(WELL, hints_refused=3))
+    assert (finding.name, finding.severity) == ("hints refused", "warning")
+    assert "3 calls found no room" in finding.cause
+    assert "raise control.hint_memory" in finding.remedy

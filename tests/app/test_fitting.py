@@ -13,7 +13,13 @@ from pathlib import Path
 import pytest
 
 from shadeproxy.app import fitting
-from shadeproxy.app.fitting import judge_descriptors, judge_memory, judge_workers, require_fit
+from shadeproxy.app.fitting import (
+    judge_descriptors,
+    judge_hint_memory,
+    judge_memory,
+    judge_workers,
+    require_fit,
+)
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.memory_limit import MemoryLimit
@@ -131,6 +137,24 @@ def test_with_two_tiers_in_memory_the_remedy_leaves_room_for_the_other():
     ours = settings("cache.disk.capacity=300 MiB", "cache.disk.path=/dev/shm/other")
     verdict = judge_memory(ours, limit(1000 * MIB))
     assert verdict.remedy == 'set cache.ram.capacity to at most "316 MiB", or raise the limit'
+
+
+def test_hints_that_may_take_more_than_is_left_start_with_a_warning(monkeypatch, capfd):
+    assert judge_hint_memory(settings(), limit((896 + 4096) * MIB)) == (True, "", "")
+    verdict = judge_hint_memory(settings(), limit(1896 * MIB))
+    assert verdict == (
+        True,
+        (
+            "hints: control.hint_memory is 4.0 GiB, but tiers, reads and processes leave 1000.0 MiB of what"
+            " /sys/fs/cgroup/memory.max allows; if hints take more, the kernel kills the proxy"
+        ),
+        'set control.hint_memory to at most "1000 MiB", or raise the limit',
+    )
+    monkeypatch.setattr(fitting, "memory_limit", lambda: limit(1896 * MIB))
+    require_fit(settings("control.hint_memory=1000 MiB"))
+    assert "hint_memory" not in "".join(capfd.readouterr())
+    require_fit(settings())
+    assert "much memory for hints" in "".join(capfd.readouterr())
 
 
 def test_it_is_refused_with_what_to_change(monkeypatch):

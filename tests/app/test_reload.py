@@ -13,6 +13,8 @@ from shadeproxy.app.reload import ConfigReloader, ReloadTargets, SettingsStatus
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.memory_limit import MemoryLimit
+from shadeproxy.hints.hint_memory import HintMemory
+from shadeproxy.hints.registry import HintRegistry
 
 
 @pytest.fixture
@@ -49,6 +51,7 @@ def reloader(status: SettingsStatus, monkeypatch: pytest.MonkeyPatch) -> ConfigR
         lane=Mock(),
         observer=Mock(),
         access=Access(),
+        hint_memory=HintMemory(HintRegistry()),
         pins=Mock(),
         grants=Mock(),
     )
@@ -123,6 +126,14 @@ def changed(settings: Settings, *, log_level: str, inflight: int | None = None) 
     cache = settings.cache.model_copy(update={} if inflight is None else {"inflight": inflight})
     telemetry = settings.telemetry.model_copy(update={"log_level": log_level})
     return settings.model_copy(update={"telemetry": telemetry, "cache": cache})
+
+
+async def test_a_reload_changes_the_memory_of_hints(reloader, status, settings, machine) -> None:
+    control = settings.control.model_copy(update={"hint_memory": 1000})
+    await reloader.reload(lambda: settings.model_copy(update={"control": control}))
+    assert reloader.targets.hint_memory.limit_bytes == 1000
+    assert status.settings.control.hint_memory == 1000
+    assert status.needs_restart == ()
 
 
 async def test_a_reload_that_breaks_off_has_forgotten_what_was_remembered_of_other_clients(

@@ -284,6 +284,14 @@ def test_a_file_system_without_inodes(check, file_system):
     assert advice == "delete files there, or choose another cache.ram.path"
 
 
+def test_a_memory_limit_that_hints_could_exceed(check, monkeypatch):
+    limit = MemoryLimit(4 * 1024**3, "/sys/fs/cgroup/memory.max")
+    monkeypatch.setattr("shadeproxy.core.memory_limit.memory_limit", lambda: limit)
+    ((found, advice),) = warnings(check.run())
+    assert "control.hint_memory is 4.0 GiB, but tiers, reads and processes leave" in found
+    assert advice.startswith("set control.hint_memory to at most")
+
+
 def test_a_memory_limit_below_the_tiers(check, monkeypatch):
     limit = MemoryLimit(100 * 1024**2, "/sys/fs/cgroup/memory.max")
     monkeypatch.setattr("shadeproxy.core.memory_limit.memory_limit", lambda: limit)

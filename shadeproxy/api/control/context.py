@@ -28,7 +28,7 @@ from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.placement.pins import Prefix
 from shadeproxy.hints.changes import Changes
-from shadeproxy.hints.hint_memory import hint_bytes
+from shadeproxy.hints.hint_memory import HintMemory, hint_bytes
 from shadeproxy.hints.needs import NothingShared, SharesJobs
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import PrefixLister
@@ -129,20 +129,22 @@ class Access:
 class ControlContext:
     """Everything that a handler may use.
 
-    changes: makes every change of the hints. info: the content of GET /v1/info: "s3_endpoint", "page_size"
-    and other facts for clients. readiness: returns READY, or why the proxy is not ready ("starting",
-    "draining"). warnings: returns what a ready proxy cannot do now. doctor: makes the answer of GET
-    /v1/doctor. resident_pages: returns new arrays, in any order, of the object hashes (u64) and page numbers
-    (u32) of resident pages. allowed_hosts: names, besides those of loopback and IP addresses, by which a
-    listener without a token may be called (a guard against DNS rebinding). count_reads: counts the reads that
-    are still in the access log. upstreams: the upstream for each namespace. held: the budget, for all calls
-    together, of bytes that are fetched before their turn in an answer. cluster: returns the object that
-    answers calls about the cluster; None if there is none. started_s: Unix time of the start. sharing:
-    decides which needs of jobs are feasible. ledgers: the memory that large calls may hold.
+    hint_memory: the memory that the hints may take. changes: makes every change of the hints. info: the
+    content of GET /v1/info: "s3_endpoint", "page_size" and other facts for clients. readiness: returns READY,
+    or why the proxy is not ready ("starting", "draining"). warnings: returns what a ready proxy cannot do
+    now. doctor: makes the answer of GET /v1/doctor. resident_pages: returns new arrays, in any order, of the
+    object hashes (u64) and page numbers (u32) of resident pages. allowed_hosts: names, besides those of
+    loopback and IP addresses, by which a listener without a token may be called (a guard against DNS
+    rebinding). count_reads: counts the reads that are still in the access log. upstreams: the upstream for
+    each namespace. held: the budget, for all calls together, of bytes that are fetched before their turn in
+    an answer. cluster: returns the object that answers calls about the cluster; None if there is none.
+    started_s: Unix time of the start. sharing: decides which needs of jobs are feasible. ledgers: the memory
+    that large calls may hold.
     """
 
     version: str
     hints: HintRegistry
+    hint_memory: HintMemory
     changes: Changes
     stats: Stats
     count_reads: Callable[[], None]
@@ -174,7 +176,10 @@ class ControlContext:
 
     def __post_init__(self) -> None:
         self.started_s = self.clock.now_s()
+        memory = self.hint_memory
         self.stats.watch("hint_bytes", lambda: float(hint_bytes(self.hints)))
+        self.stats.watch("hint_limit_bytes", lambda: float(memory.limit_bytes))
+        self.stats.watch("hints_refused", lambda: float(memory.refused))
         build = {name: str(self.info[name]) for name in ("policy", "lane") if name in self.info}
         build |= {"version": self.version, "python": platform.python_version()}
         self.metrics = Metrics(self.stats, build)

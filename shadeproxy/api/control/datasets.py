@@ -21,6 +21,7 @@ from shadeproxy.api.control.bodies import (
     require_type,
 )
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.hint_room import make_in_room
 from shadeproxy.api.control.ledgers import in_time
 from shadeproxy.api.control.manifest_ledger import ManifestShare
 from shadeproxy.api.control.namespaces import FIELD, require_namespace
@@ -96,7 +97,8 @@ async def put_dataset(context: ControlContext, request: web.Request) -> web.Resp
         else:
             namespace = require_namespace(context, asked.namespace)
             dataset = await _uploaded(context, name, request, namespace, share)
-        await context.changes.make(PutDataset(dataset))
+        more_bytes = context.hint_memory.more_for_dataset(dataset)
+        await make_in_room(context, PutDataset(dataset), more_bytes, f"dataset {name!r}")
     return answer_json(_summary(dataset))
 
 
@@ -167,6 +169,7 @@ async def _read(
     async def read(piece: bytes) -> Dataset | None:
         steps, ended, known = reader.steps(piece), False, find()
         while not ended and known is None:
+            context.hint_memory.check_manifest(builder.name, builder.least_bytes)
             most_bytes = await share.hold(builder.most_bytes)
             ended = await context.in_pool(_advance, steps, builder, most_bytes)
             known = find()
@@ -210,6 +213,7 @@ async def _listed(
         for entry in page.entries:
             if not _is_folder(entry):
                 builder.add(ObjectRef(wanted.bucket, entry.key, namespace))
+        context.hint_memory.check_manifest(name, builder.least_bytes)
         await while_connected(request, share.hold(builder.most_bytes))
         truncated = page.truncated and bool(page.entries)
         if page.entries:

@@ -42,6 +42,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.UnknownName: (404, "unknown_name"),
     core.Conflict: (409, "conflict"),
     core.NotFeasible: (422, "not_feasible"),
+    core.HintMemoryFull: (507, "hint_memory_full"),
     core.RangeNotSatisfiable: (416, "range_not_satisfiable"),
     core.AuthError: (401, "unauthorized"),
     core.AccessDenied: (403, "access_denied"),

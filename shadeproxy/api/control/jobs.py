@@ -25,6 +25,7 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.decoding import Column, SampleId, decode_columns
+from shadeproxy.api.control.hint_room import make_in_room
 from shadeproxy.api.control.ledgers import JSON_SCORES_COST, SCORES_COST, SMALL_BYTES
 from shadeproxy.api.control.namespaces import require_namespace
 from shadeproxy.api.control.orders import number
@@ -157,7 +158,9 @@ async def put_job(context: ControlContext, request: web.Request) -> web.Response
     if need is not None:
         change.check(context.hints)
         context.sharing.judge(name, spec.dataset, need)
-    return answer_json(_summary(context, await context.changes.make(change)))
+    more_bytes = context.hint_memory.more_for_job(change.job())
+    job = await make_in_room(context, change, more_bytes, f"job {name!r}", keep=name)
+    return answer_json(_summary(context, job))
 
 
 async def get_job(context: ControlContext, request: web.Request) -> web.Response:
@@ -210,7 +213,12 @@ async def post_scores(context: ControlContext, request: web.Request) -> web.Resp
             batch = _check_json(context, name, data)
         else:
             batch = await context.in_pool(_check_json, context, name, data)
-    return answer_json(ScoresApplied(await context.changes.make(PutScores(name, batch))))
+    if batch.hashes is None:  # Scores of a dataset have room since the registration of the job.
+        return answer_json(ScoresApplied(await context.changes.make(PutScores(name, batch))))
+    more_bytes, what = context.hint_memory.more_for_scores(batch), f"scores of job {name!r}"
+    return answer_json(
+        ScoresApplied(await make_in_room(context, PutScores(name, batch), more_bytes, what, keep=name))
+    )
 
 
 async def get_residency(context: ControlContext, request: web.Request) -> web.Response:

@@ -50,7 +50,8 @@ async def put_order(context: ControlContext, request: web.Request) -> web.Respon
             return context.hints.check_order(name, ids, epoch=epoch, rank=rank, offset=offset)
 
         new = check() if len(data) <= _INLINE_BYTES else await context.in_pool(check)
-    await context.changes.make(Announce(new))
+    with context.hint_memory.hold(context.hint_memory.check_order(new)):
+        await context.changes.make(Announce(new))
     await context.order_builder.settled(context.hints.orders, name)
     return answer_json(OrderAnnounced(epoch, rank, offset, len(new.ids)))
 

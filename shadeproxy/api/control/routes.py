@@ -27,6 +27,7 @@ from shadeproxy.api.control import (
 from shadeproxy.api.control import bodies as wire
 from shadeproxy.api.control.answers import DoctorReport, ServiceFacts, StatsReport
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.errors import ErrorAnswer
 from shadeproxy.cluster.status import ClusterSummary, ObjectOwner
 from shadeproxy.plan.profile import Profile
 
@@ -67,6 +68,9 @@ def _ok(shape: type[msgspec.Struct] | None = None, kind: str = wire.JSON) -> dic
 
 
 _GONE: dict[int, tuple[str, Content]] = {204: ("Done", {})}
+_FULL: dict[int, tuple[str, Content]] = {
+    507: ("The registered hints take all of control.hint_memory", {wire.JSON: ErrorAnswer})
+}
 _HEAD: dict[int, tuple[str, Content]] = {200: ("OK", {})}
 _NOT_YET: dict[int, tuple[str, Content]] = {503: ("Starting or draining", {})}
 _UNCHANGED: tuple[str, Content] = ("Not changed since the ETag in If-None-Match", {})
@@ -183,7 +187,7 @@ ROUTES = (
         "Register a manifest: JSON lines, may be gzip, or a prefix that the proxy lists in key order",
         datasets.put_dataset,
         body=_MANIFEST,
-        answers=_ok(wire.DatasetSummary),
+        answers=_ok(wire.DatasetSummary) | _FULL,
         query=datasets.QUERY,
     ),
     Route(
@@ -211,7 +215,7 @@ ROUTES = (
         jobs.put_job,
         query=jobs.BEGINS,
         body={wire.JSON: wire.JobSpec},
-        answers=_ok(jobs.JobSummary),
+        answers=_ok(jobs.JobSummary) | _FULL,
     ),
     Route("GET", "/v1/jobs/{job}", "One job", jobs.get_job, answers=_ok(jobs.JobSummary)),
     Route("DELETE", "/v1/jobs/{job}", "Forget a job and its scores", jobs.delete_job, answers=_GONE),
@@ -228,7 +232,7 @@ ROUTES = (
         "Report importance scores; all of them or none are applied, ranks change at once",
         jobs.post_scores,
         body={wire.JSON: wire.ScoresBody, wire.SCORES: None},
-        answers=_ok(wire.ScoresApplied),
+        answers=_ok(wire.ScoresApplied) | _FULL,
     ),
     Route(
         "GET",

@@ -44,6 +44,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.UnknownName: Row(404, "NoSuchKey"),
     errors.Conflict: Row(409, "OperationAborted"),
     errors.NotFeasible: Row(409, "OperationAborted"),
+    errors.HintMemoryFull: Row(503, "ServiceUnavailable", 1),
     errors.RangeNotSatisfiable: Row(416, "InvalidRange"),
     errors.AuthError: Row(403, "AccessDenied"),
     errors.AccessDenied: Row(403, "AccessDenied"),

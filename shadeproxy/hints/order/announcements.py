@@ -51,6 +51,8 @@ class Announcements:
         """
         self.total = 0
         """Number of ids held, over all jobs."""
+        self.pieces = 0
+        """Number of announcements held: each is the ids of one rank in one epoch."""
 
     def __contains__(self, job: str) -> bool:
         return job in self._jobs
@@ -125,6 +127,7 @@ class Announcements:
         self._jobs.setdefault(new.job, epochs).setdefault(new.epoch, {})[new.rank] = ids
         self._announced.add(new.job)
         self.total += len(ids) - (0 if known is None else len(known))
+        self.pieces += known is None
 
     def check(self, new: Announcement) -> None:
         """Raise InvalidRequest (the offset leaves a gap), Conflict (too many ids or epochs)."""
@@ -158,6 +161,7 @@ class Announcements:
         ]
         for number, of in gone:
             self.total -= len(epochs[number].pop(of))
+            self.pieces -= 1
             if not epochs[number]:
                 del epochs[number]
         if not epochs:

@@ -23,6 +23,7 @@ from shadeproxy.core.work_progress import WorkProgress
 from shadeproxy.core.workpool import WorkPool
 from shadeproxy.hints.changes import OwnChanges
 from shadeproxy.hints.hashing import object_hash
+from shadeproxy.hints.hint_memory import HintMemory
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.telemetry.stats import Stats
 from tests.support.clock import ManualClock
@@ -139,6 +140,7 @@ def context(backend, clock):
         yield ControlContext(
             version="9.9.9",
             hints=hints,
+            hint_memory=HintMemory(hints),
             changes=OwnChanges(hints, clock),
             order_builder=order_builder,
             stats=stats,

@@ -98,6 +98,19 @@ async def test_openapi_references_resolve_and_parameters_are_declared(client):
     assert fields == [["x-shade-manifest"]] * 3 + [[]]
 
 
+async def test_openapi_says_which_calls_may_find_no_room_for_new_hints(client):
+    paths = (await (await client.get("/openapi.json")).json())["paths"]
+    found = {
+        (method, path) for path, calls in paths.items() for method, call in calls.items()
+        if "507" in call["responses"]
+    }  # fmt: skip
+    assert found == {
+        ("put", "/v1/datasets/{dataset}"),
+        ("put", "/v1/jobs/{job}"),
+        ("post", "/v1/jobs/{job}/scores"),
+    }
+
+
 async def test_statistics_and_metrics_show_the_memory_of_hints(client, job):
     shown = (await (await client.get("/v1/stats")).json())["gauges"]["hint_bytes"]
     assert shown > 10 * 64

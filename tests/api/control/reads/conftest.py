@@ -23,6 +23,7 @@ from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.rules import Rule
 from shadeproxy.engine.storage.page_cache import Medium, PageCache
 from shadeproxy.hints.changes import OwnChanges
+from shadeproxy.hints.hint_memory import HintMemory
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
@@ -184,6 +185,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
         context = ControlContext(
             version="1",
             hints=hints,
+            hint_memory=HintMemory(hints),
             changes=OwnChanges(hints, clock),
             order_builder=order_builder,
             stats=stats,
