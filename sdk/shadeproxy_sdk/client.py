@@ -19,7 +19,14 @@ from shadeproxy_sdk.batch_buffer import UNKNOWN, Allocate, BatchBuffer, Data, ch
 from shadeproxy_sdk.bulk import BulkReads, parts
 from shadeproxy_sdk.bulk_calls import Request
 from shadeproxy_sdk.circuit_breaker import BreakerDecision
-from shadeproxy_sdk.control import REGISTER_TIMEOUT_S, Control, ControlSession, probe_timeout_s, read_json
+from shadeproxy_sdk.control import (
+    HINT_MEMORY_FULL,
+    REGISTER_TIMEOUT_S,
+    Control,
+    ControlSession,
+    probe_timeout_s,
+    read_json,
+)
 from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable, unanswered
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.job_settings import check_delivery, check_needs, check_ranks
@@ -313,7 +320,16 @@ class Client(ControlSession):
         # Listing may take minutes. So first see whether the proxy answers at all: a proxy that hangs then
         # costs only ``timeout_s``.
         self.call("GET", "/v1/info")
-        name, answer = self.put_prefix(name, {"bucket": bucket, "prefix": prefix})
+        try:
+            name, answer = self.put_prefix(name, {"bucket": bucket, "prefix": prefix})
+        except ControlError as error:
+            if error.status != HINT_MEMORY_FULL:
+                raise
+            self.connections.control_breaker.succeeded()
+            self.once.warn(f"{error}. Training goes on, and reads these objects by their keys")
+            return Manifest.from_entries(
+                name, (Entry(bucket, key) for key, _ in self.listing(bucket, prefix))
+            )
         path, told = f"/v1/datasets/{quote(name)}", read_json(answer, self._control.url)
         lines = self.call("GET", f"{path}?format=jsonl", timeout_s=REGISTER_TIMEOUT_S)
         self.connections.control_breaker.succeeded()

@@ -33,6 +33,8 @@ _PROBE_TIMEOUT_S = 2.0
 # Timeout of a registration. For a million keys, the proxy sends a thousand listing requests to its origin.
 REGISTER_TIMEOUT_S = 600.0
 _NO_ROOM = "overloaded"
+HINT_MEMORY_FULL = 507
+"""Status with which the proxy refuses a dataset or a job for which it has no memory left."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _CHANCE = random.SystemRandom()  # Training may have seeded the generator of the module ``random``.
 

@@ -13,9 +13,9 @@ from enum import Enum, auto
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from shadeproxy_sdk.circuit_breaker import BreakerDecision
+from shadeproxy_sdk.circuit_breaker import BreakerDecision, CircuitBreaker
 from shadeproxy_sdk.connections import Answer
-from shadeproxy_sdk.control import ControlSession, probe_timeout_s, read_json
+from shadeproxy_sdk.control import HINT_MEMORY_FULL, ControlSession, probe_timeout_s, read_json
 from shadeproxy_sdk.errors import ConfigError, ControlError, Unreachable
 from shadeproxy_sdk.job_settings import NEEDS
 from shadeproxy_sdk.manifest import Manifest
@@ -36,6 +36,7 @@ _NOTHING_THERE = _NO_SUCH_CALL | {_CONFLICT}
 # "not_found" instead.
 _MAY_BE_GONE = frozenset({"unknown_name", "conflict"})
 _MARK_LENGTH = 8
+_FULL_PAUSE_S, _LONGEST_FULL_PAUSE_S = 60.0, 1800.0
 
 
 class Sent(Enum):
@@ -78,6 +79,8 @@ class Registration:
         self._registered = False
         self._has_started = False
         self._complained = False
+        # It is open while the proxy has no memory for the job: to try again may mean to send the manifest.
+        self._full = CircuitBreaker(_FULL_PAUSE_S, max_pause_s=_LONGEST_FULL_PAUSE_S)
 
     @property
     def name(self) -> str:
@@ -194,6 +197,8 @@ class Registration:
         """
         if within_s is not None:
             return self._call_soon(method, path, body, within_s)
+        if not self._registered and self._full.ask() is BreakerDecision.REFUSE:
+            raise Unreachable(self._full.reason)
 
         def call(timeout_s: float) -> Answer:
             fresh = not self._registered
@@ -289,6 +294,19 @@ class Registration:
     def _register(self) -> None:
         """Register dataset and job, each under another name if its own name is taken. Raises ControlError."""
         self._registered = False
+        try:
+            self._register_both()
+        except ControlError as error:
+            if error.status == HINT_MEMORY_FULL:
+                self._session.once.warn(f"{error}. Training goes on, and scores wait until there is room")
+                again = BreakerDecision.PROBE if self._full.is_open else BreakerDecision.ALLOW
+                self._full.failed(again, str(error))
+            raise
+        self._full.succeeded()
+        self._registered = True
+        self.entered += 1
+
+    def _register_both(self) -> None:
         # Keep the name: another thread, or another job on this dataset, may rename the manifest meanwhile.
         dataset = self._manifest.name
         try:
@@ -307,8 +325,6 @@ class Registration:
             self._register_job(other)
             self.tag.rename()
             _LOG.warning("%s. This run goes on as job %r, not %r", error, other, asked)
-        self._registered = True
-        self.entered += 1
 
     def _register_dataset(self) -> None:
         """Register the manifest, unless the proxy has it already, so that its samples can be named by id.
