@@ -269,7 +269,6 @@ def test_two_clusters_at_one_engine_know_nothing_of_each_other(join):
     register(b, "other")
     assert set(jobs(a)) == {"j"}
     assert set(jobs(b)) == {"other"}
-    assert "hiredis" in Path(f"/proc/{a.process.pid}/maps").read_text()
 
 
 def test_a_restarted_proxy_has_all_again(join):
@@ -286,9 +285,11 @@ def test_a_restarted_proxy_has_all_again(join):
     wait_for(lambda: scores(b)[3] == 4)
 
 
-def test_without_a_cluster_the_client_of_the_engine_is_not_imported(serve, bucket_directory):
+@pytest.mark.new_interpreter
+def test_only_a_proxy_of_a_cluster_imports_the_client_of_the_engine(serve, join, bucket_directory):
     alone = serve(origin__kind="file", origin__path=str(bucket_directory))
     assert "hiredis" not in Path(f"/proc/{alone.process.pid}/maps").read_text()
+    assert "hiredis" in Path(f"/proc/{join().process.pid}/maps").read_text()
     assert "cluster" not in alone.stats()
     assert b"shadeproxy_cluster" not in alone.call("GET", "/metrics")
 

@@ -33,8 +33,10 @@ PROXY = (
     "tests.support.prepared",
 )  # fmt: skip
 """The modules of a proxy and its workers, and the module that prepares the start of a proxy."""
-TRAINING = ("torch", "shadeproxy_sdk", "shadeproxy.demo.train")
-"""The modules of a training program."""
+TRAINING = ("torch", "torch._dynamo", "shadeproxy_sdk", "shadeproxy.demo.train")
+"""The modules of a training program. The first optimizer of a process imports torch._dynamo, which takes as
+long as the import of torch itself.
+"""
 COPY = "a copy"
 """Stands in a command in place of the path of an interpreter, and means: run the program in a copy."""
 _ROOT = Path(__file__).parents[2]

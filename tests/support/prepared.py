@@ -17,8 +17,8 @@ from shadeproxy.cli.main import app
 for loaded_late in (
     "shadeproxy.cli.cached", "shadeproxy.cli.check", "shadeproxy.cli.cluster_check",
     "shadeproxy.cli.directories", "shadeproxy.cli.doctor", "shadeproxy.cli.init", "shadeproxy.cli.prefixes",
-    "shadeproxy.cli.stats", "shadeproxy.origin.chain",
-    "shadeproxy.telemetry.otel_sdk",
+    "shadeproxy.cli.stats", "shadeproxy.cluster.redis_log", "shadeproxy.origin.chain",
+    "shadeproxy.telemetry.otel_sdk", "encodings.idna",
 ):  # fmt: skip
     import_module(loaded_late)
 typer.main.get_command = command_of = cache(typer.main.get_command)
