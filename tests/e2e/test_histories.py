@@ -5,7 +5,7 @@ import signal
 import pytest
 import urllib3
 
-OBJECTS, LEARNING_ROUNDS = 130, 14
+OBJECTS, LEARNING_ROUNDS = 65, 14
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def looped(serve, bucket_directory):
         (bucket_directory / "data" / str(number)).write_bytes(bytes(20_000))
 
     def make():
-        proxy = serve(origin__kind="file", origin__path=str(bucket_directory), cache__ram__capacity="2 MiB")
+        proxy = serve(origin__kind="file", origin__path=str(bucket_directory), cache__ram__capacity="1 MiB")
         for _ in range(LEARNING_ROUNDS):
             hits_of_a_round(proxy)
         return proxy

@@ -13,6 +13,9 @@ from botocore.exceptions import ClientError
 from tests.support.served import wait_for
 
 SIZE = 20_000
+COUNT = 400
+FIFTH_BYTES = COUNT // 5 * 100_500
+"""The room for a fifth of COUNT objects of 100,000 bytes, which are a little longer in a tier."""
 
 
 def fill(directory: Path, count: int, size: int = SIZE) -> list[str]:
@@ -45,13 +48,13 @@ def test_the_life_of_an_object(serve, bucket_directory):
 
 def test_three_shuffled_epochs_of_a_stock_client_hit_the_cached_fraction(serve, bucket_directory):
     """Three shuffled epochs of a client without the SDK hit the cached fraction, which is the optimum. The
-    cache has room for 20 % of 1,000 objects.
+    cache has room for 20 % of 400 objects.
     """
-    keys = fill(bucket_directory, 1000, 100_000)
+    keys = fill(bucket_directory, COUNT, 100_000)
     proxy = serve(
         origin__kind="file",
         origin__path=str(bucket_directory),
-        cache__ram__capacity=str(1000 * 100_000 // 5),
+        cache__ram__capacity=str(FIFTH_BYTES),
     )
     ratios = shuffled_epochs(proxy, keys)
     assert min(ratios[1:]) >= 0.99 * 0.2
@@ -59,11 +62,11 @@ def test_three_shuffled_epochs_of_a_stock_client_hit_the_cached_fraction(serve, 
 
 
 def test_the_same_with_lru_hits_about_two_percent(serve, bucket_directory):
-    keys = fill(bucket_directory, 1000, 100_000)
+    keys = fill(bucket_directory, COUNT, 100_000)
     proxy = serve(
         origin__kind="file",
         origin__path=str(bucket_directory),
-        cache__ram__capacity=str(1000 * 100_000 // 5),
+        cache__ram__capacity=str(FIFTH_BYTES),
         policy__name="lru",
     )
     assert np.mean(shuffled_epochs(proxy, keys)[1:]) == pytest.approx(0.0215, abs=0.01)

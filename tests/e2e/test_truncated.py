@@ -8,15 +8,15 @@ import urllib.request
 
 import pytest
 
-SIZE = 8_000
+COUNT, SIZE = 60, 24_000
 
 
 @pytest.fixture
 def filled(serve, bucket_directory):
-    """Return a function ``filled(**settings)`` that starts a proxy and reads 200 objects twice. The first
+    """Return a function ``filled(**settings)`` that starts a proxy and reads all objects twice. The first
     reads come from the origin, and the second ones from the RAM tier.
     """
-    for number in range(200):
+    for number in range(COUNT):
         (bucket_directory / "data" / str(number)).write_bytes(os.urandom(SIZE))
 
     def filled(**settings):
