@@ -1,6 +1,7 @@
 """The row about a first epoch of many readers: every byte is compared, and a hit makes the row fail."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -61,6 +62,7 @@ def test_the_number_of_processes_fits_the_machine(monkeypatch, make_origin):
 
     monkeypatch.setattr(first_epoch, "proxy", fake)
     monkeypatch.setattr(first_epoch, "_objects", lambda _scale: 10)
+    monkeypatch.setattr(first_epoch, "first_epochs", partial(first_epochs, **FEW))
     for cores in (8, 16, 4):
         for module in (sides, first_epoch):
             monkeypatch.setattr(module, "available_cores", lambda cores=cores: cores)

@@ -27,19 +27,22 @@ pytestmark = pytest.mark.timeout(300)
 PIECE = Piece(100_000, 7)
 
 
+ONE_OF_EACH = """
+import sys
+from shadeproxy_bench.reliability.kills import __main__ as kills
+kills.LOSSES = sorted(set(kills.LOSSES))
+sys.exit(kills.main())
+"""
+
+
 @pytest.mark.slow
 def test_pages_survive_the_loss_of_any_process():
     # The kills run in a process of their own, which may block.
-    command = [
-        sys.executable,
-        "-m",
-        "shadeproxy_bench.reliability.kills",
-        f"--rounds={len(LOSSES)}",
-        "--seed=3",
-    ]
+    rounds = len(set(LOSSES))
+    command = [sys.executable, "-c", ONE_OF_EACH, f"--rounds={rounds}", "--seed=3"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert f"**Passed**: {len(LOSSES)} rounds" in run.stdout
+    assert f"**Passed**: {rounds} rounds" in run.stdout
 
 
 BODY = bytes(PIECE.body())

@@ -7,7 +7,7 @@ import pytest
 from shadeproxy_bench.studies.hit_ratios import owned
 from shadeproxy_bench.studies.hit_ratios.owned import Workload, alone, by_rendezvous, one_cache, owned_caches
 
-NODES, OBJECTS, EPOCHS = 4, 2000, 4
+NODES, OBJECTS, EPOCHS = 4, 1400, 4
 
 
 @pytest.mark.parametrize("cache", [0.05, 0.1])
