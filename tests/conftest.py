@@ -108,6 +108,16 @@ def _place_in_order(item: pytest.Item) -> int:
     return _LONGEST_FIRST.index(room) if room in _LONGEST_FIRST else len(_LONGEST_FIRST)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Collect no garbage while tests are collected: all their objects stay, and each round visits them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     release_memory()
     # Full rounds are short now, so they may come ten times as often. Then the engines of a file's tests do
