@@ -275,7 +275,7 @@ def test_jobs_on_a_small_dataset_are_each_asked(monkeypatch):
 @pytest.mark.parametrize("together", [1, 400])
 @pytest.mark.parametrize("jobs", [8, 100, 256])
 def test_no_turn_asks_about_more_than_its_share(jobs, together):
-    job = Long(10_000)
+    job = Long(3000)
     some = [Job(f"job{number}") for number in range(jobs)]
     shared, asked = SharedColumns(job.hints.space("one"), 0.0), []
 
@@ -283,14 +283,14 @@ def test_no_turn_asks_about_more_than_its_share(jobs, together):
         asked.append((len(those), len(pages.rows)))
         return in_line(len(those), len(pages.rows))
 
-    for turn in range(3500):
-        before, rows = len(asked), [(turn * together + n) % 10_000 for n in range(together)]
+    for turn in range(1100):
+        before, rows = len(asked), [(turn * together + n) % 3000 for n in range(together)]
         shared.read(some[turn % jobs], rows, [NEVER] * together)
         shared.ask(some, ask, float(turn * together))
         assert len(asked) - before <= 1
     assert all(those == jobs and those * pages <= shared_columns.MOST_ASKED for those, pages in asked)
     assert shared.ready
-    assert sum(pages for _, pages in asked) >= 10_000
+    assert sum(pages for _, pages in asked) >= 3000
 
 
 def test_places_stay_the_same_while_a_job_announces_epoch_after_epoch():

@@ -32,12 +32,18 @@ def rates(learner):
     return learner.rates(prefixes, states.ravel(), ages.ravel())
 
 
-@pytest.fixture
-def learner():
+def taught():
+    """Return a learner that has observed 20,000 reads."""
     learner = ReuseLearner(3)
     teach(learner, 0, 20_000)
     assert learner.prefix(GROUPS - 1) > 0
     return learner
+
+
+@pytest.fixture(scope="module")
+def learner(kernel_form):
+    """Return a learner that has observed 20,000 reads. Tests do not change it."""
+    return taught()
 
 
 def restored(data, groups=GROUPS, tick=20_000.0):
@@ -46,7 +52,8 @@ def restored(data, groups=GROUPS, tick=20_000.0):
     return learner
 
 
-def test_a_learner_goes_on_as_if_nothing_had_happened(learner):
+def test_a_learner_goes_on_as_if_nothing_had_happened():
+    learner = taught()
     other = restored(durable.dump_learnt(learner.learnt(GROUPS)))
     for one in (learner, other):
         teach(one, 20_000, 30_000, seed=2)
