@@ -25,12 +25,12 @@ def with_sizes(trace, seed=3):
 
 DETERMINISTIC = [name for name in POLICIES if name != "random"]
 TRACES = {
-    "shuffled": uniform(400, 4, seed=1),
-    "draws": importance(500, 4, seed=2),
-    "sizes": with_sizes(importance(450, 4, seed=4)),
-    "shards": shards(900, 3, seed=5),
+    "shuffled": uniform(250, 4, seed=1),
+    "draws": importance(300, 4, seed=2),
+    "sizes": with_sizes(importance(300, 4, seed=4)),
+    "shards": shards(500, 3, seed=5),
     # Many pages of this trace have rates that differ only by rounding.
-    "shards read twice": shards(900, 3, seed=1, reads=2),
+    "shards read twice": shards(500, 3, seed=1, reads=2),
 }
 
 
@@ -71,7 +71,7 @@ def test_where_victims_are_drawn_ratios_agree(engine_hits, policy):
     """With a sampled eviction, the hit ratios agree. Beyond 1,024 pages engine and simulator both draw a
     random sample, each with other random numbers.
     """
-    trace = importance(6000, 3, seed=6)
+    trace = importance(6000, 2, seed=6)
     ours, engine = hits_of(trace, policy, 1200), engine_hits(trace, policy, 1200)
     assert ours.mean() == pytest.approx(engine.mean(), abs=0.004)
 
@@ -132,7 +132,7 @@ def test_more_readers_of_parts_than_two_per_cent_hold_pages_cost_no_more_than_wi
 
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.8, 0.9])
-@pytest.mark.parametrize("objects", [500, 8_000])
+@pytest.mark.parametrize("objects", [500, 6_000])
 def test_shuffled_epochs_of_a_stock_client_hit_what_is_cached(objects, share):
     trace = uniform(objects, 3, seed=1)
     hits = hits_of(trace, "default", int(share * objects)).reshape(3, -1).mean(axis=1)

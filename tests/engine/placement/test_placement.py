@@ -14,7 +14,7 @@ from shadeproxy.hints.hashing import object_hash
 from shadeproxy.origin.memory import MemoryOrigin
 
 SIZE = 16_000
-COUNT = 2000
+COUNT = 1000
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 
 
