@@ -132,8 +132,9 @@ model: ## All states of the cluster's protocol within bounds, random walks, and 
 	@$(VENV)/cluster-model-copy mutants=1 seconds=$(SECONDS)
 
 model-test: EXAMPLES := $(if $(filter file,$(origin EXAMPLES)),100000,$(EXAMPLES))
-model-test: $(VENV)/.dev ## The cluster's code under random faults, clocks and orders of events (EXAMPLES=100000, half an hour)
-	@MODEL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout=36000 -o faulthandler_timeout=35000 -n auto --maxprocesses 4 tests/cluster/test_model.py
+model-test: $(VENV)/.dev ## The cluster's code under random faults, clocks and orders of events, and the engine's under random calls (EXAMPLES=100000, half an hour)
+	@MODEL_EXAMPLES=$(EXAMPLES) ENGINE_EXAMPLES=$$(($(EXAMPLES) / 100 + 1)) $(BIN)/python -m pytest -q --timeout=36000 -o faulthandler_timeout=35000 \
+	  -n auto --maxprocesses 4 tests/cluster/test_model.py tests/engine/test_state_machine.py
 
 memory: $(VENV)/.dev ## 64 clients each stream 1 GiB up and down (10 minutes, 128 GiB); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.memory $(if $(WRITE),--write docs/reliability)

@@ -7,7 +7,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from shadeproxy.cli import plan
 from shadeproxy.core.types import JobContext, Source
+from shadeproxy.plan.predict import Predictor
 from shadeproxy.plan.profile import Loader
 from shadeproxy.simulate.workloads import uniform
 from shadeproxy.telemetry.recording import RecordedRead, Recording, write
@@ -21,6 +23,22 @@ def kept(tmp_path_factory):
     path = tmp_path_factory.mktemp("profiles") / "profile.json"
     path.write_bytes(msgspec.json.encode(profile(*(epoch(number, truth(), 0.2) for number in range(3)))))
     return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fit_once():
+    """Fit each profile once for all tests, which takes a third of a second, and not for each command."""
+    fitted = {}
+
+    def predictor(profile, **options):
+        key = msgspec.json.encode((profile, options))
+        if key not in fitted:
+            fitted[key] = Predictor(profile, **options)
+        return fitted[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "Predictor", predictor)
+        yield
 
 
 @pytest.fixture

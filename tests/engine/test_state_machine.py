@@ -1,8 +1,12 @@
-"""Engine and tiers behave like a dict. After any writes, reads, purges and restarts every byte is right."""
+"""Engine and tiers behave like a dict. After any writes, reads, purges and restarts every byte is right.
+
+``make test`` walks 30 times, ``make model-test`` 1,000 times (``ENGINE_EXAMPLES``).
+"""
 
 import asyncio
 import contextlib
 import gc
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -33,6 +37,7 @@ from tests.support.clock import ManualClock
 from tests.support.purging import purge_under
 
 PAGE = 4096
+EXAMPLES = int(os.environ.get("ENGINE_EXAMPLES", "30"))
 PREFIXES = st.sampled_from(["", "fixed/", "fixed/k1", "k"])
 OTHER = Upstream("client:other")
 KEYS = st.sampled_from([f"k{n}" for n in range(12)] + [f"@k{n}" for n in range(6)])
@@ -360,4 +365,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngine = pytest.mark.open_engine("a process that is killed closes nothing")(EngineMachine.TestCase)
-TestEngine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestEngine.settings = settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)
