@@ -45,6 +45,8 @@ demo: $(VENV)/.demo ## Train a model through the proxy, compare, write demo-repo
 
 # Tests start hundreds of processes, and each would compile all modules where this variable forbids to keep them.
 test: export PYTHONDONTWRITEBYTECODE :=
+# An engine reserves long columns, of which a test touches little: with huge pages, each touch would clear 2 MB.
+test: export NUMPY_MADVISE_HUGEPAGE := 0
 test: $(VENV)/.dev ## All tests that need no other server
 	@# Files of tests side by side, more of them than cores: half of the time they wait.
 	@$(BIN)/python -m pytest -q -o cache_dir=$(CACHE) -m "not rgw" -n $(WORKERS) --dist loadfile --no-loadscope-reorder

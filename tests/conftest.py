@@ -27,7 +27,7 @@ from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.index import hash_table
 from shadeproxy.hints import job_state
 from shadeproxy.policy import kernels
-from tests.support.released import release_memory
+from tests.support.released import keep_no_large_blocks, release_memory
 from tests.support.served import COPIED_SERVE, SERVE, MakeServed, Served
 
 # Examples of hypothesis have no time limit: more than 200 ms for one shows that the machine is busy, not that
@@ -49,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "open_engine(reason): the test leaves an engine open on purpose")
     config.addinivalue_line("markers", "new_interpreter: proxies of the test are started as their users do")
+    keep_no_large_blocks()
     config.stash[_STDERR] = os.dup(2)  # While a test runs, pytest puts a file in the place of stderr.
 
 

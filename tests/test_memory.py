@@ -69,3 +69,15 @@ def test_memory_that_a_file_freed_goes_back_to_the_system():
     release_memory()
     assert resident_bytes() < with_all - 100_000_000
     assert len(kept) == 100_000
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps what is freed")
+def test_a_large_block_goes_back_as_soon_as_it_is_freed():
+    size = 16 << 20
+    larger = b"1" * (size + size // 4)
+    del larger  # From now on, glibc by itself would keep blocks of up to this size.
+    block, above = b"1" * size, [b"1" * 100_000 for _ in range(100)]
+    with_block = resident_bytes()
+    del block
+    assert resident_bytes() < with_block - size // 2
+    assert len(above) == 100
