@@ -382,7 +382,7 @@ class PageCache:
         assert self.transfers.idle
         for index, medium in enumerate(self.media):
             table, members = self.residents, self.residents.members[index]
-            held = np.flatnonzero(table.tier == index)
+            held = np.flatnonzero(table.tier[: table.slots] == index)
             assert members.pages == len(held)
             pinned = held[table.pinned[held]]
             assert len(pinned) == members.pinned
