@@ -47,6 +47,8 @@ demo: $(VENV)/.demo ## Train a model through the proxy, compare, write demo-repo
 test: export PYTHONDONTWRITEBYTECODE :=
 # An engine reserves long columns, of which a test touches little: with huge pages, each touch would clear 2 MB.
 test: export NUMPY_MADVISE_HUGEPAGE := 0
+# Threads of torch and of numpy would spin while they wait for each other, beside the other processes of tests.
+test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.dev ## All tests that need no other server
 	@# Files of tests side by side, more of them than cores: half of the time they wait.
 	@$(BIN)/python -m pytest -q -o cache_dir=$(CACHE) -m "not rgw" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
