@@ -27,7 +27,7 @@ TABLE = {
     "plan.prices": "plan/test_grid.py",
     "plan.profile": "plan/test_predict.py",
     "api.s3.answer_end": "api/s3/test_relay.py",
-    "api.s3.forward_connection": "api/s3/test_worker_forwards.py",
+    "api.s3.worker_forwarder": "api/s3/test_worker_forwards.py",
     "api.s3.forward_handler": "api/s3/test_disconnects.py",
     "app.worker_forwarding": "api/s3/test_worker_forwards.py",
     "app.worker_forwards": "e2e/test_workers_uploads.py",

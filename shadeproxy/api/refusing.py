@@ -5,13 +5,7 @@ Law: only bytes that are not HTTP are answered here. If an answer has begun befo
 other answer follows it.
 """
 
-from collections.abc import Callable
-
 from aiohttp import web
-
-# aiohttp accepts the next request two steps of the event loop after an answer. Allow for a few more steps.
-_STEPS_TO_IDLE = 8
-_LOOK_AGAIN_S = 0.01
 
 
 class RefusingHandler(web.RequestHandler):
@@ -29,20 +23,6 @@ class RefusingHandler(web.RequestHandler):
         # True if aiohttp has parsed a request whose handler has not begun yet: that takes some steps of the
         # loop.
         return (waiter is None or waiter.done()) and handler is not None and not handler.done()
-
-    def call_when_idle(self, call: Callable[[], None], steps: int = _STEPS_TO_IDLE) -> None:
-        """Call ``call`` once aiohttp can take the next request: now, in one of the next ``steps`` steps of
-        the loop, or later. If the connection ends before, never call it.
-        """
-        if self.transport is None or self.transport.is_closing():
-            return
-        if self._waiter is not None and not self._waiter.done() and not self._messages:
-            call()
-        elif steps:
-            self._loop.call_soon(self.call_when_idle, call, steps - 1)
-        else:
-            # aiohttp still has its request, or reads the rest of a body that its handler did not read.
-            self._loop.call_later(_LOOK_AGAIN_S, self.call_when_idle, call, 0)
 
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:
         """Return the answer to bytes that are not HTTP. ``reason``: aiohttp's text about them."""

@@ -7,13 +7,12 @@ they would match objects that are remembered for other clients.
 
 from typing import Unpack
 
-from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
+from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
-from shadeproxy.api.s3.exchange import Call, Exchange
+from shadeproxy.api.s3.exchange import Call
 from shadeproxy.api.s3.forward import ForwardPath
-from shadeproxy.api.s3.forward_handler import ForwardHandler, HandlerSettings
+from shadeproxy.api.s3.forward_handler import HandlerSettings
 from shadeproxy.api.s3.otel_handler import OtelForwarding, OtelRequests
-from shadeproxy.core.errors import Overloaded
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.base import ReadsNow
 from shadeproxy.telemetry.otel import OtelTracer
@@ -32,19 +31,8 @@ class SharedReadsAuthorizer(RequestAuthorizer):
         return call.identity.upstream == SHARED
 
 
-class SharedForwardHandler(ForwardHandler):
-    """Forwards requests in a worker, only for clients that share the proxy's upstream."""
-
-    async def _forward(self, exchange: Exchange, call: Call, authenticated: Authenticated) -> None:
-        if call.identity.upstream != SHARED:
-            # The client shared the proxy's upstream when its request was accepted, but a reload has changed
-            # that.
-            raise Overloaded("the rights of this client have just changed; retry")
-        await super()._forward(exchange, call, authenticated)
-
-
-class OtelSharedHandler(OtelForwarding, SharedForwardHandler):
-    """A ``SharedForwardHandler`` whose requests have otel spans."""
+class OtelForwardHandler(OtelForwarding):
+    """A worker's ``ForwardHandler`` whose requests have otel spans."""
 
     def __init__(
         self,
@@ -58,4 +46,4 @@ class OtelSharedHandler(OtelForwarding, SharedForwardHandler):
         """Make the handler. ``options``: as for ForwardHandler."""
         self._spans = OtelRequests(tracer, options["observer"])
         options["observer"] = self._spans
-        SharedForwardHandler.__init__(self, reads, path, authenticator, **options)
+        super().__init__(reads, path, authenticator, **options)

@@ -7,8 +7,8 @@ import structlog
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.forward import MAX_TRAILED_BYTES
-from shadeproxy.api.s3.forward_connection import ForwardServer
-from shadeproxy.api.s3.forward_handler import TRAILED_BUDGET_BYTES, HandlerSettings
+from shadeproxy.api.s3.forward_handler import TRAILED_BUDGET_BYTES, ForwardHandler, HandlerSettings
+from shadeproxy.api.s3.worker_forwarder import WorkerForwarder
 from shadeproxy.api.s3.worker_misses import SentKeys
 from shadeproxy.api.s3.worker_path import (
     AskedCoordinator,
@@ -19,7 +19,7 @@ from shadeproxy.api.s3.worker_path import (
 )
 from shadeproxy.app.origins import build_origin, read_bounds
 from shadeproxy.app.request_log import RequestLog
-from shadeproxy.app.worker_access import OtelSharedHandler, SharedForwardHandler
+from shadeproxy.app.worker_access import OtelForwardHandler
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import SHARED
@@ -76,11 +76,11 @@ class WorkerForwarding:
             "instance": instance,
         }
         self.handler = (
-            SharedForwardHandler(reads, path, authenticator, **options)
+            ForwardHandler(reads, path, authenticator, **options)
             if tracer is None
-            else OtelSharedHandler(reads, path, authenticator, tracer=tracer, **options)
+            else OtelForwardHandler(reads, path, authenticator, tracer=tracer, **options)
         )
-        self.server = ForwardServer(self.handler, authorizer)
+        self.server = WorkerForwarder(self.handler, authorizer)
         self.hear = coordinator.hear
         """Process a frame from the coordinator."""
 

@@ -1,9 +1,8 @@
-"""One client connection: the fast lane answers a request if it can, and aiohttp answers all others.
+"""One client connection: the fast lane answers a request if it can, and a task answers all others.
 
-Laws: bytes belong to exactly one lane, and lanes change only between two requests. A request that the fast
-lane does not answer goes to aiohttp unchanged. aiohttp gets one request at a time, so that this module knows
-where the next request begins. If a request's head does not tell where its body ends, aiohttp keeps the
-connection. This module knows no operation and no engine.
+Laws: bytes belong to exactly one lane, and lanes change only between two requests. If the head of a request
+is not of the strict form (head.py), aiohttp gets the request unchanged, and keeps the connection until its
+end. This module knows no operation and no engine.
 """
 
 import asyncio
@@ -17,10 +16,12 @@ from shadeproxy.api.refusing import RefusingHandler
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.exchange import LATER
 from shadeproxy.api.s3.handler import S3Handler
-from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES, MOST_FIELDS, body_bytes
+from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES, MOST_FIELDS, Head
 from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.pending_forward import PendingForward
 from shadeproxy.api.s3.pending_read import PendingRead
 from shadeproxy.api.s3.port import peer_of
+from shadeproxy.api.s3.request_body import ClientBody
 from shadeproxy.api.s3.response import break_off
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.core.errors import InvalidRequest
@@ -30,9 +31,6 @@ _READ_BYTES = 256 * 1024
 _LINGER_S, _LOOK_S = 5.0, 0.02
 MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
-# uvloop reads 256 KiB in a step of the loop, and aiohttp needs a few steps to end an upload. If reading stops
-# sooner, a client that sends one upload right behind another is slowed down (1 MB each: by 5 %).
-MOST_HELD_BEHIND_UPLOAD_BYTES = 1024 * 1024
 HANDLER_LIMITS: dict[str, Any] = {
     "access_log": None,
     # An upload that is compressed by gzip goes to the origin as it was sent.
@@ -48,9 +46,9 @@ HANDLER_LIMITS: dict[str, Any] = {
 # The lane that has the connection now. These are plain numbers, because they are compared often, and
 # comparing Enum members takes longer.
 _OURS = 0
-"""The connection is between two requests, or the fast lane answers one."""
-_ONE_REQUEST = 1
-"""aiohttp has one request. The bytes after this request are held here."""
+"""The connection is between two requests, or one is answered without aiohttp."""
+_BODY = 1
+"""The same, and the body of that request arrives."""
 _GIVEN = 2
 """aiohttp has the connection until its end."""
 
@@ -59,9 +57,10 @@ class S3Protocol(RefusingHandler):
     """One client connection, which begins in the fast lane. Many requests may follow each other on it."""
 
     __slots__ = (
-        "_active", "_admitted", "_answer", "_begun", "_drained", "_ending", "_half_closed", "_head_bytes",
-        "_held", "_lane", "_left_bytes", "_limiter", "_look", "_pending", "_reading", "_refused", "_resumed",
-        "_s3", "_sender", "_stopped", "_taken", "_turned_from", "_waits", "breaks_off_with_fin", "peer",
+        "_active", "_admitted", "_answer", "_begun", "_body", "_drained", "_ending", "_half_closed",
+        "_head_bytes", "_held", "_lane", "_limiter", "_look", "_parse", "_pending", "_reading",
+        "_refused", "_resumed", "_s3", "_sender", "_stopped", "_taken", "_turned_from", "_waits",
+        "breaks_off_with_fin", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -78,15 +77,17 @@ class S3Protocol(RefusingHandler):
         self._s3 = s3
         self._answer = fast.answer if fast.hits is None else fast.hits.answer
         self._look = fast.look
+        self._parse = fast.parse
         self._limiter = limiter
         self.peer, self.breaks_off_with_fin = "", s3.breaks_off_with_fin
         """The client's address (port.py ``HasPeer``), and the setting of the same name in ``S3Handler``."""
         self._admitted = True
         self._lane, self._held = _OURS, b""
         self._sender: Sender | None = None
-        self._left_bytes = 0  # Body bytes of aiohttp's request that are still to come.
         self._pending: PendingRead | None = None  # Made for the first read, and used for all later ones.
-        self._reading: PendingRead | None = None  # The same object while a read is pending, otherwise None.
+        # That object while a read is pending, or a forwarded request; otherwise None.
+        self._reading: PendingRead | PendingForward | None = None
+        self._body: ClientBody | None = None  # The body in lane ``_BODY``.
         self._waits = False  # True if the first request in ``_held`` waits for its turn.
         self._drained: asyncio.Future[None] | None = None
         self._active = False  # True if a request was answered since the keep-alive timer last ran.
@@ -112,8 +113,8 @@ class S3Protocol(RefusingHandler):
                 self._go_on()
             else:
                 self._serve(data)
-        elif self._lane == _ONE_REQUEST and data:
-            self._pass_on(data)
+        elif self._body is not None and data:
+            self._body.take(data)
         else:
             self._watch_head(data)
             if not self._refused:
@@ -173,7 +174,7 @@ class S3Protocol(RefusingHandler):
         if self._sender is not None:
             self._sender.close()
         # These objects refer back to this connection. Break the cycle, which only the collector would free.
-        self._sender = self._reading = self._pending = None
+        self._sender = self._reading = self._pending = self._body = None
         super().connection_lost(exc)
 
     def drained(self, *, gives_way: bool) -> Awaitable[None] | None:
@@ -272,7 +273,11 @@ class S3Protocol(RefusingHandler):
             outcome = self._look(raw, sender) if in_turn else self._answer(raw, sender)
             in_turn = False
             if outcome is None:
-                self._hand_over(raw, data)
+                head = self._parse(raw)
+                if head is None:
+                    self._give(data)
+                else:
+                    self._forward(head, b"" if raw is data else data[end:])
                 return
             data = b"" if raw is data else data[end:]
             if outcome is True:
@@ -303,12 +308,37 @@ class S3Protocol(RefusingHandler):
 
     def read_over(self, *, keep: bool) -> None:
         """Serve the next request, because a read has ended; see ``ReadingConnection.read_over``."""
-        self._active, self._reading = True, None
+        self._active, self._reading, self._body = True, None, None
+        if self._lane == _BODY:
+            self._lane = _OURS
         gone = self.transport is None or self.transport.is_closing() or self._force_close
         if gone or not keep or self._ending or self._close:
             self.force_close()
         if self._held or self._half_closed:
             self._go_on()
+
+    def _forward(self, head: Head, data: bytes) -> None:
+        """Forward the request with the head ``head``. ``data`` follows the head."""
+        self._reading = pending = PendingForward(self, self._s3, head)
+        if pending.body.is_over:
+            self._held = data
+        else:
+            self._lane, self._body = _BODY, pending.body
+            self._body.take(data)
+
+    def body_over(self, rest: bytes) -> None:
+        """Note that the body has arrived, and hold the bytes behind it; see ``BodyConnection.body_over``."""
+        if self._lane == _BODY:
+            self._lane, self._body = _OURS, None
+            if rest:
+                self._hold(rest)
+
+    def body_full(self, *, full: bool) -> None:
+        """Stop or resume reading from the client; see ``BodyConnection.body_full``."""
+        if full:
+            self._stop_reading()
+        else:
+            self._resume_reading()
 
     def _hold(self, data: bytes) -> None:
         self._held = data
@@ -358,39 +388,9 @@ class S3Protocol(RefusingHandler):
             # aiohttp's own ``close`` lets aiohttp finish the request that it has, whose body is complete.
             self.force_close() if self._lane == _OURS else super().close()
 
-    # ------------------------------------------------------------------ aiohttp's turn
-
-    def _hand_over(self, raw: bytes, data: bytes) -> None:
-        """Pass the request with the head ``raw``, with which ``data`` begins, to aiohttp. If the head does
-        not tell where the request ends, aiohttp keeps the connection.
-        """
-        length = body_bytes(raw)
-        if length is None:
-            self._held = data
-            self._give()
-            return
-        self._lane, self._left_bytes = _ONE_REQUEST, len(raw) + length
-        self._pass_on(data)
-
-    def _pass_on(self, data: bytes) -> None:
-        if self._left_bytes:
-            part, data = data[: self._left_bytes], data[self._left_bytes :]
-            self._left_bytes -= len(part)
-            super().data_received(part)
-        if data:
-            looks, self._held = bool(self._held), self._held + data
-            if len(self._held) > MOST_HELD_BEHIND_UPLOAD_BYTES:
-                self._stop_reading()
-            if not looks:
-                self.call_when_idle(self._take_back)
-
-    def _take_back(self) -> None:
-        self._lane = _OURS
-        self._go_on()
-
-    def _give(self) -> None:
-        held, self._held, self._lane = self._held, b"", _GIVEN
+    def _give(self, data: bytes) -> None:
+        """Let aiohttp keep the connection. Its next request begins with ``data``."""
+        self._held, self._lane = b"", _GIVEN
         if self._stopped:
             self._resume_reading()
-        if held:
-            super().data_received(held)
+        super().data_received(data)

@@ -8,12 +8,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Literal, NamedTuple, NotRequired, Protocol, TypedDict, TypeVar, Unpack
 
-from aiohttp import web
-
 from shadeproxy.api.s3.auth.clients import ANONYMOUS, Identity
 from shadeproxy.api.s3.errors import HOST_ID, ErrorAnswer, answer_error, internal_error
 from shadeproxy.api.s3.operations import Operation
-from shadeproxy.api.s3.port import HasPeer, Port, Response
+from shadeproxy.api.s3.port import HasPeer, Port, RequestPort, Response
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.response import (
     NO_BODY_STATUSES,
@@ -255,10 +253,10 @@ class ReadReports:
 class Exchange:
     """One request and the state of its answer."""
 
-    def __init__(self, port: Port, *, now_s: float, http: web.BaseRequest | None = None) -> None:
-        """``http``: aiohttp's request, by which its body is read; None in the fast lane."""
+    def __init__(self, port: Port, *, now_s: float, incoming: RequestPort | None = None) -> None:
+        """``incoming``: ``port``, if its request is not parsed yet; otherwise None."""
         self.port = port
-        self._http = http
+        self._incoming = incoming
         self.request_id = next_request_id()
         self.now_s = now_s
         self.request: S3Request | None = None
@@ -282,9 +280,9 @@ class Exchange:
         """The reason why this node refuses a request of another node; "" if it does not."""
 
     @property
-    def http(self) -> web.BaseRequest:
-        assert self._http is not None, "the fast lane takes no request with a body"
-        return self._http
+    def incoming(self) -> RequestPort:
+        assert self._incoming is not None, "a read has no body"
+        return self._incoming
 
     def count_as(self, identity: Identity) -> None:
         """Count this request for the client ``identity``."""

@@ -141,7 +141,7 @@ class Forwarder:
         """
         if plan.length is None and call.operation.name in {"PutObject", "UploadPart"}:
             raise MissingLength("You must provide the Content-Length HTTP header")
-        async with aclosing(receive(exchange.http)) as source:
+        async with aclosing(receive(exchange.incoming.body)) as source:
             body = UploadBody(plan, source)
             try:
                 outgoing = await self._outgoing(call, body)

@@ -5,7 +5,7 @@ Law: the order of checks is fixed. The signature is accepted before the operatio
 client's rights are checked before the engine is called.
 """
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from typing import Required, TypedDict
 
 from aiohttp import web
@@ -17,7 +17,7 @@ from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Call, EventLog, Exchange, RequestObserver
 from shadeproxy.api.s3.forward import DELETES_BYTES, Forwarder, ForwardPath
 from shadeproxy.api.s3.lane_read import EngineLaneRead
-from shadeproxy.api.s3.port import AiohttpPort
+from shadeproxy.api.s3.port import AiohttpPort, RequestPort, Response
 from shadeproxy.api.s3.relay_read import RelayRead
 from shadeproxy.api.s3.request import S3Request, parse_request
 from shadeproxy.api.s3.response import WireResponse
@@ -28,7 +28,6 @@ from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID
-from shadeproxy.core.types import Headers
 from shadeproxy.engine.base import ReadsNow
 from shadeproxy.telemetry.log import mask_text
 
@@ -96,14 +95,22 @@ class ForwardHandler(RequestAuthorizer):
         """Serve one request. After a failure, send an error or break the answer off. Raises only
         CancelledError.
         """
-        exchange = Exchange(AiohttpPort(http), now_s=self._clock.now_s(), http=http)
-        await self._complete(exchange, self._serve(exchange))
-        assert isinstance(exchange.response, WireResponse), "an exchange that did not raise has an answer"
+        response = await self.serve(AiohttpPort(http))
+        assert isinstance(response, WireResponse), "an exchange that did not raise has an answer"
+        return response
+
+    async def serve(self, port: RequestPort, known: tuple[Call, Authenticated] | None = None) -> Response:
+        """Serve the request of ``port``, as ``__call__`` does, and return its answer. ``known``: the call and
+        its client, if the request is authorised already and must be forwarded.
+        """
+        exchange = Exchange(port, now_s=self._clock.now_s(), incoming=port)
+        await self._complete(exchange, self._serve(exchange, known))
+        assert exchange.response is not None, "an exchange that did not raise has an answer"
         return exchange.response
 
     def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
         """Return a refusal, which ends the connection, for bytes that are not an HTTP request."""
-        exchange = Exchange(AiohttpPort(http), now_s=self._clock.now_s(), http=http)
+        exchange = Exchange(AiohttpPort(http), now_s=self._clock.now_s())
         error = InvalidRequest("The request is not valid HTTP/1.1, or its header is too long")
         answer = answer_error(error, resource="/", request_id=exchange.request_id)
         response = exchange.refusal(answer, close=True)
@@ -145,14 +152,19 @@ class ForwardHandler(RequestAuthorizer):
             self._log.exception("s3_request_failed", request_id=exchange.request_id)
             await exchange.fail_unexpectedly()
 
-    async def _serve(self, exchange: Exchange) -> None:
-        http = exchange.http
+    async def _serve(self, exchange: Exchange, known: tuple[Call, Authenticated] | None) -> None:
+        port = exchange.incoming
         if (turn := self.pace.turn()) is not None:
             await turn
+        if known is not None:
+            call, authenticated = known
+            exchange.request, exchange.operation = call.request, call.operation.name
+            await self._forward(exchange, call, authenticated)
+            return
         # Set this attribute before the request is checked, so that the report of a refused request has the
         # bucket and the path.
         exchange.request = request = parse_request(
-            http.method, http.raw_path, _decoded(http.raw_headers), base_domains=self._base_domains
+            port.method, port.target, port.fields, base_domains=self._base_domains
         )
         await self._serve_parsed(exchange, request)
 
@@ -206,9 +218,3 @@ class ForwardHandler(RequestAuthorizer):
             duration_s=round(duration_s, 6),
             error=exchange.failure,
         )
-
-
-def _decoded(raw_headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    return tuple(
-        (name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw_headers
-    )

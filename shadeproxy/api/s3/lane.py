@@ -110,6 +110,12 @@ class FastLane:
             return LATER
         return self.look(raw, out)
 
+    def parse(self, raw: bytes) -> Head | None:
+        """Return the parts of the head of a request that the lane has not answered. Return None if aiohttp
+        must parse it.
+        """
+        return self._heads.read_any(raw)
+
     def look(self, raw: bytes, out: Writer) -> Outcome:
         """Answer a request that the request cache does not know: parse it, and verify its signature. Return
         the ``Outcome``.

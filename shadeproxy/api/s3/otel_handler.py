@@ -69,7 +69,8 @@ class OtelRequests:
         span = None if begun is None else self.under_way.get(begun.request_id)
         if span is None:
             parsed = exchange.request
-            span = self.begin(exchange.http.headers if parsed is None else parsed.fields)
+            sent = {name.lower(): value for name, value in exchange.incoming.fields} if parsed is None else {}
+            span = self.begin(sent if parsed is None else parsed.fields)
             self.keep(exchange.request_id, span)
         served = SERVED.set(span)
         try:

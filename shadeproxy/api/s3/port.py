@@ -8,11 +8,15 @@ the body in the same way.
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from aiohttp import web
+from aiohttp.client_exceptions import ClientPayloadError
 
+from shadeproxy.api.s3.head import Head
+from shadeproxy.api.s3.request_body import CONTINUE, ClientBody, RequestBody
 from shadeproxy.api.s3.response import (
     NO_BODY_STATUSES,
     WRITE_BYTES,
@@ -21,6 +25,8 @@ from shadeproxy.api.s3.response import (
     connection_fields,
     render_head,
 )
+from shadeproxy.core.errors import BodyIncomplete
+from shadeproxy.core.types import Headers
 
 TURN_BYTES = 2 * WRITE_BYTES
 """Most bytes that a client is sent in one turn of the loop. With half as many, misses of 4 MiB cost a tenth
@@ -94,31 +100,111 @@ class Port(HasPeer, Protocol):
         ...
 
 
+class RequestPort(Port, Protocol):
+    """The source of a request that is not parsed yet, and may have a body. ``target``: as in the request
+    line. ``fields``: names and values as sent. ``scheme``: "https" or "http", as the client sent the request.
+    """
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def fields(self) -> Headers: ...
+
+    @property
+    def scheme(self) -> str: ...
+
+    @property
+    def body(self) -> RequestBody: ...
+
+
 class AiohttpPort:
-    """A request that aiohttp parsed."""
+    """A request that aiohttp parsed. Implements ``RequestPort``."""
 
     def __init__(self, http: web.BaseRequest) -> None:
-        self.http = http
+        self._http = http
         self.method = http.method
+        self.target = http.raw_path
+        self.body = AiohttpBody(http)
+
+    @property
+    def fields(self) -> Headers:
+        return tuple(
+            (name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
+            for name, value in self._http.raw_headers
+        )
+
+    @property
+    def scheme(self) -> str:
+        return scheme_of(self._http.transport)
 
     @property
     def peer(self) -> str:
-        return peer_of(self.http.transport)
+        return peer_of(self._http.transport)
 
     @property
     def unread(self) -> bool:
-        return self.http.body_exists and not self.http.content.at_eof()
+        return self._http.body_exists and not self._http.content.at_eof()
 
     def respond(
         self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
     ) -> WireResponse:
-        return WireResponse(status, headers, http=self.http, body=body, close=close)
+        return WireResponse(status, headers, http=self._http, body=body, close=close)
+
+
+class AiohttpBody:
+    """The body of a request that aiohttp parsed. Implements ``RequestBody``."""
+
+    def __init__(self, http: web.BaseRequest) -> None:
+        self._http = http
+        self._content = http.content
+        self._taken_bytes = 0
+
+    @property
+    def awaits_go(self) -> bool:
+        http = self._http
+        expects = http.headers.get("Expect", "").lower() == "100-continue"
+        return expects and http.version >= (1, 1) and not self._content.at_eof()
+
+    async def invite(self) -> None:
+        """Send the interim answer for which the client waits."""
+        await self._http.writer.write(CONTINUE)
+        # aiohttp takes a counter other than 0 for a sign that the answer has begun.
+        self._http.writer.output_size = 0
+
+    def next_now(self) -> bytes | None:
+        """Return the next bytes of the body; see ``RequestBody.next_now``."""
+        if self._content.total_bytes == self._taken_bytes and not self._content.is_eof():
+            return None
+        with _broken_bodies():
+            piece = self._content.read_nowait()
+        self._taken_bytes += len(piece)
+        return piece
+
+    async def next(self) -> bytes:
+        """Wait for the next bytes of the body, and return them; see ``RequestBody.next``."""
+        with _broken_bodies():
+            piece = await self._content.readany()
+        self._taken_bytes += len(piece)
+        return piece
+
+
+@contextmanager
+def _broken_bodies() -> Iterator[None]:
+    """Raise BodyIncomplete in place of aiohttp's errors."""
+    try:
+        yield
+    except (web.RequestPayloadError, ClientPayloadError):
+        raise BodyIncomplete("The body ended early, or its transfer coding is broken") from None
 
 
 class Outlet(HasPeer, Protocol):
     """The part of a client's connection through which answers are written."""
 
-    transport: asyncio.Transport | None
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The client's transport; None after the connection has ended."""
+        ...
 
     def drained(self, *, gives_way: bool) -> Awaitable[None] | None:
         """Return an awaitable if the caller must wait before it writes more: because the client is slow or,
@@ -133,13 +219,15 @@ class DirectPort:
     request on this connection.
     """
 
-    unread = False
-
     def __init__(self, outlet: Outlet, method: str, *, keep_alive: bool) -> None:
         self.method = method
         self._outlet = outlet
         self._keep_alive = keep_alive
         self._response: DirectResponse | None = None
+
+    @property
+    def unread(self) -> bool:
+        return False
 
     @property
     def is_answering(self) -> bool:
@@ -158,6 +246,22 @@ class DirectPort:
             self._outlet, status, headers, body=body, head_only=self.method == "HEAD", keep_alive=keep
         )
         return self._response
+
+
+class BodyPort(DirectPort):
+    """A request that the listener has parsed, and that may have a body. Implements ``RequestPort``."""
+
+    def __init__(self, outlet: Outlet, head: Head, body: ClientBody) -> None:
+        super().__init__(outlet, head.method, keep_alive=head.keep_alive)
+        self.target, self.fields, self.body = head.target, head.fields, body
+
+    @property
+    def scheme(self) -> str:
+        return scheme_of(self._outlet.transport)
+
+    @property
+    def unread(self) -> bool:
+        return not self.body.is_read
 
 
 class DirectResponse:
@@ -264,11 +368,13 @@ def peer_of(transport: asyncio.BaseTransport | None) -> str:
     return str(name[0]) if isinstance(name, tuple) and name else ""
 
 
-def scheme_of(http: web.BaseRequest) -> str:
+def scheme_of(transport: asyncio.BaseTransport | None) -> str:
     """Return "https" or "http": the scheme by which the client sent the request, even if a worker has relayed
     it.
     """
-    name = None if http.transport is None else http.transport.get_extra_info("peername")
+    if transport is None:
+        return "http"
+    name = transport.get_extra_info("peername")
     if isinstance(name, bytes) and name.startswith(_RELAYED):
         return "https" if name.split(b"/")[2] == _SECURE else "http"
-    return http.scheme
+    return "http" if transport.get_extra_info("sslcontext") is None else "https"

@@ -18,7 +18,6 @@ from shadeproxy.api.s3.exchange import Exchange, closing
 from shadeproxy.api.s3.fields import check_distinct, check_known, check_value, field_name
 from shadeproxy.api.s3.headers import to_client
 from shadeproxy.api.s3.operations import Permission
-from shadeproxy.api.s3.port import scheme_of
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.upload.body import UploadBody, receive
 from shadeproxy.api.s3.upload.documents import parse_tags
@@ -70,7 +69,7 @@ class PostUploads:
         length = request.fields.get("content-length")
         if length is None:
             raise MissingLength("You must provide the Content-Length HTTP header")
-        async with aclosing(receive(exchange.http)) as source:
+        async with aclosing(receive(exchange.incoming.body)) as source:
             form = Form(source, boundary, int(length))
             await form.read_fields()
             fields = form.fields
@@ -138,7 +137,7 @@ async def _relay(exchange: Exchange, answer: ForwardResponse) -> None:
 def _location(exchange: Exchange, request: S3Request, ref: ObjectRef) -> str:
     """Return the URL of the object, in the addressing style that the request used."""
     bucket = f"/{quote(ref.bucket)}" if request.wire_path == request.raw_path else ""
-    return f"{scheme_of(exchange.http)}://{request.host}{bucket}/{quote(ref.key, safe='')}"
+    return f"{exchange.incoming.scheme}://{request.host}{bucket}/{quote(ref.key, safe='')}"
 
 
 def _key(fields: Mapping[str, str], filename: str) -> str:

@@ -1,5 +1,5 @@
 """One client connection of a worker: answers hits, forwards uploads and other requests to the origin
-(forward_connection.py), and relays everything else to the coordinator.
+(worker_forwarder.py), and relays everything else to the coordinator.
 
 Laws: each request belongs to one process, and the next request is looked at only when the last answer is
 complete. The coordinator's answer ends where its Content-Length says. If a relayed request has a body, or
@@ -11,16 +11,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from shadeproxy.api.s3.answer_end import AnswerEnd
-from shadeproxy.api.s3.body_end import BodyEnd, LengthEnd, end_of_body
 from shadeproxy.api.s3.connection import MOST_HEAD_BYTES, MOST_HELD_BYTES
 from shadeproxy.api.s3.exchange import Asked
-from shadeproxy.api.s3.forward_connection import ForwardConnection, ForwardServer
+from shadeproxy.api.s3.head import body_bytes
 from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.pending_forward import PendingForward
 from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.relay_connection import RelayConnection
 from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.watched_client import WatchedClient
+from shadeproxy.api.s3.worker_forwarder import WorkerForwarder
 from shadeproxy.api.s3.worker_relays import BeginsLaneReads, WorkerLaneRead
+from shadeproxy.core.pace import set_done
 
 _HEAD_END = b"\r\n\r\n"
 # Silent checks in a row that are allowed: an origin may work on a big upload for minutes, without a byte.
@@ -36,7 +38,7 @@ _GIVEN = 2
 _READING = 3
 """This process answers a read (worker_misses.py, worker_relays.py). The bytes after its request are held."""
 _FORWARDING = 4
-"""This process forwards a request (forward_connection.py). The bytes after its body are held."""
+"""This process forwards a request (pending_forward.py). The bytes after its body are held."""
 
 Connect = Callable[[asyncio.Protocol, str], Awaitable[None]]
 
@@ -55,7 +57,7 @@ class WorkerProtocol(WatchedClient):
         keepalive_s: float,
         misses: BeginsLaneReads | None = None,
         late: TimeoutAnswers | None = None,
-        forwards: ForwardServer | None = None,
+        forwards: WorkerForwarder | None = None,
     ) -> None:
         """``misses``: begins reads; None: relay them. ``forwards``: forwards requests; None: relay them.
         ``late``: answers relayed reads if the coordinator is stuck; None: these reads wait for it.
@@ -67,8 +69,8 @@ class WorkerProtocol(WatchedClient):
         self._asked: Asked | None = None  # The read that is relayed; None once its answer begins.
         self._patience: asyncio.TimerHandle | None = None
         self._forwards = forwards
-        self._forwarding: ForwardConnection | None = None
-        self._body: BodyEnd = LengthEnd(0)  # Finds the end of the forwarded request's body.
+        self._forwarding: PendingForward | None = None
+        self._drained: asyncio.Future[None] | None = None
         self._fill: WorkerLaneRead | None = None
         self._raw = b""  # The head of the request that ``_fill`` answers, in case it must be relayed.
         self._connect = connect
@@ -104,7 +106,7 @@ class WorkerProtocol(WatchedClient):
         if self._coordinator is not None:
             self._coordinator.abort()
         if self._forwarding is not None:
-            self._forwarding.connection_lost(exc)
+            self._forwarding.cancel()
             self._forwarding = None
 
     def receive(self, data: bytes) -> None:
@@ -113,8 +115,8 @@ class WorkerProtocol(WatchedClient):
             self._active = True
             self._coordinator.write(data)
             return
-        if self._lane == _FORWARDING and not self._held:
-            self._feed(b"", data)
+        if self._forwarding is not None and not self._forwarding.body.is_over:
+            self._forwarding.body.take(data)
         else:
             self._held += data
         if self._lane == _OURS:
@@ -127,16 +129,15 @@ class WorkerProtocol(WatchedClient):
         self._paused = True
         if self._coordinator is not None:
             self._coordinator.pause()
-        if self._forwarding is not None:
-            self._forwarding.pause_writing()
 
     def resume_writing(self) -> None:
         self._paused = False
         self._steps += 1
         if self._coordinator is not None:
             self._coordinator.resume()
-        if self._forwarding is not None:
-            self._forwarding.resume_writing()
+        if self._drained is not None:
+            set_done(self._drained)
+            self._drained = None
         if self._lane == _READING and self._fill is not None:
             self._fill.look()
         elif (self._held or self._stopped or self._ending) and self._lane == _OURS:
@@ -167,7 +168,7 @@ class WorkerProtocol(WatchedClient):
     # ------------------------------------------------------------------ requests
 
     def _regulate(self) -> None:
-        """Read from the client only while few bytes are held, and coordinator and aiohttp accept more."""
+        """Read from the client only while few bytes are held, and coordinator and body accept more."""
         full = bool(self._full) or len(self._held) > MOST_HELD_BYTES
         if full is self._stopped or self._client is None:
             return
@@ -205,13 +206,12 @@ class WorkerProtocol(WatchedClient):
             self._asked = outcome if isinstance(outcome, Asked) else None
             if self._asked is not None and self._read(self._asked, raw):
                 return
-            is_new = raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
-            body = end_of_body(raw) if is_new else None
-            if body is not None and self._forwards is not None and self._forwards.takes(raw):
-                self._forward(self._forwards, raw, body)
+            if self._forwards is not None and (pending := self._forwards.begin(raw, self)) is not None:
+                self._forward(pending)
                 return
-            bare = body is not None and body.is_over
-            self._pass_on(raw, one_request=bare and raw.startswith((b"GET ", b"HEAD ")))
+            is_new = raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
+            bare = is_new and body_bytes(raw) == 0 and raw.startswith((b"GET ", b"HEAD "))
+            self._pass_on(raw, one_request=bare)
 
     # ------------------------------------------------------------------ reads that this process answers
 
@@ -269,40 +269,40 @@ class WorkerProtocol(WatchedClient):
 
     # ------------------------------------------------------------------ requests that this process forwards
 
-    def _forward(self, forwards: ForwardServer, raw: bytes, body: BodyEnd) -> None:
-        assert self._client is not None, "a request came"
-        self._lane, self._body = _FORWARDING, body
-        if self._forwarding is None:
-            self._forwarding = forwards.open(self, self._client)
-        self._feed(raw, self._held)  # Head and body in one call: aiohttp then refuses a broken body at once.
+    def _forward(self, pending: PendingForward) -> None:
+        self._lane, self._forwarding = _FORWARDING, pending
+        if not pending.body.is_over:
+            held, self._held = self._held, b""
+            pending.body.take(held)
 
-    def _feed(self, head: bytes, data: bytes) -> None:
-        """Pass ``head``, and the bytes of ``data`` that belong to the body, to aiohttp. Hold the rest."""
-        count = 0 if self._body.is_over else self._body.take(data)
-        self._held = data[count:]
-        if self._forwarding is not None and (passed := head + data[:count]):
-            self._forwarding.data_received(passed)
+    def drained(self, *, gives_way: bool) -> Awaitable[None] | None:  # noqa: ARG002 - of ``Outlet``
+        """Return what to await before more is written, or None; see port.py ``Outlet.drained``."""
+        if self._client is None:
+            raise ConnectionResetError("the client is gone")
+        if not self._paused:
+            return None
+        self._drained = self._loop.create_future()
+        return self._drained
 
-    def forward_sent(self) -> None:
-        """Note that bytes of a forwarded request's answer were written to the client."""
-        self._active = True
-
-    def forward_answered(self) -> None:
-        """Serve the next request, because the answer to the forwarded request is complete."""
-        if self._lane == _FORWARDING and self._body.is_over:
-            self._lane = _OURS
-            self._resume()
-        elif self._lane == _FORWARDING:
-            self._close()  # aiohttp found the end of the body at another byte than this process did.
-
-    def forward_closed(self) -> None:
-        """Close the client's connection when all bytes are sent."""
-        self._close()
-
-    def forward_full(self, *, full: bool) -> None:
-        """Stop reading from the client if aiohttp accepts no more bytes (``full``), or resume it."""
+    def body_full(self, *, full: bool) -> None:
+        """Stop or resume reading from the client; see ``BodyConnection.body_full``."""
         (self._full.add if full else self._full.discard)(_FORWARDING)
         self._regulate()
+
+    def body_over(self, rest: bytes) -> None:
+        """Hold the bytes behind the body; see ``BodyConnection.body_over``."""
+        self._held = rest
+
+    def read_over(self, *, keep: bool) -> None:
+        """Serve the next request, because the forwarded one has ended, or close the connection if not
+        ``keep``.
+        """
+        self._forwarding, self._lane, self._active = None, _OURS, True
+        self._full.discard(_FORWARDING)
+        if keep:
+            self._loop.call_soon(self._resume)
+        else:
+            self.end()  # Bytes that still come belong to no request: over TLS they can come after a close.
 
     # ------------------------------------------------------------------ relayed requests
 

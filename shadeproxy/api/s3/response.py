@@ -105,12 +105,16 @@ def break_off(transport: asyncio.BaseTransport) -> None:
     open_transport.abort()
 
 
-def _asks_for_another_protocol(request: web.BaseRequest) -> bool:
-    """Return True if aiohttp's parser may take bytes behind ``request`` for bytes of another protocol. The
-    parser then drops these bytes, or reads the body of a CONNECT as a request. So no request may follow on
-    the connection.
+def _misleads_parser(request: web.BaseRequest) -> bool:
+    """Return True if aiohttp's parser may read the bytes behind ``request`` wrongly. So no request may follow
+    on the connection.
+
+    After an offer of another protocol, the parser drops bytes, or reads the body of a CONNECT as a request.
+    After a chunked body, it takes the last trailing field for a field of the next request.
     """
-    return request.method == "CONNECT" or "Upgrade" in request.headers
+    return (
+        request.method == "CONNECT" or "Upgrade" in request.headers or "Transfer-Encoding" in request.headers
+    )
 
 
 class WireResponse(web.StreamResponse):
@@ -174,7 +178,7 @@ class WireResponse(web.StreamResponse):
         fields, chunked, self._keep = connection_fields(
             self._wire_headers,
             has_body=self._has_body,
-            keep=bool(request.keep_alive) and not self._closing and not _asks_for_another_protocol(request),
+            keep=bool(request.keep_alive) and not self._closing and not _misleads_parser(request),
             http_11=request.version >= (1, 1),
         )
         writer = request.writer

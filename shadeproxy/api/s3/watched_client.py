@@ -36,6 +36,11 @@ class WatchedClient(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     @property
+    def transport(self) -> asyncio.Transport | None:
+        """The client's transport; None after the connection has ended."""
+        return self._client
+
+    @property
     def _is_busy(self) -> bool:
         """True if a request is under way."""
         raise NotImplementedError

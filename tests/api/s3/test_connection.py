@@ -9,7 +9,7 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from shadeproxy.api.s3 import CLIENT_CLOSED
+from shadeproxy.api.s3 import CLIENT_CLOSED, pending_forward
 from shadeproxy.api.s3.response import WireResponse
 from shadeproxy.core.errors import BodyCutShort, OriginThrottled, OriginUnavailable
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
@@ -346,11 +346,13 @@ async def test_an_upload_that_has_just_begun_is_completed_when_the_proxy_ends(pr
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT"])
-async def test_a_body_that_nobody_reads_and_that_does_not_come_ends_the_connection(proxy, method):
+async def test_a_body_that_nobody_reads_and_that_does_not_come_ends_the_connection(
+    proxy, method, monkeypatch
+):
+    monkeypatch.setattr(pending_forward, "LINGER_S", 0.05)
     connection, client = proxy.server(), Taking()
     connection.connection_made(client)
     await asyncio.sleep(0.01)
-    connection._lingering_time = 0.05
     connection.data_received(lines(f"{method} /b?location HTTP/1.1", "Host: h", "Content-Length: 9") + b"x")
     async with asyncio.timeout(5):
         while not client.closed:

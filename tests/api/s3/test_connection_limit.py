@@ -106,14 +106,14 @@ FIELDS = b"".join(b"x-flood-%d: %s\r\n" % (number, b"x" * 200) for number in ran
     "before",
     [
         b"GET /b/seed HTTP/1.1\r\nHost: h\r\n",
-        # Only aiohttp can find the end of this body, so aiohttp reads the connection from then on.
-        b"GET /b/seed HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n",
+        # This head is not of the strict form, so aiohttp reads the connection from then on.
+        b"GET /b/seed HTTP/1.1\r\nHost: h\r\nX: \xc3\xa9\r\n\r\nGET / HTTP/1.1\r\n",
     ],
 )
 async def test_a_head_without_end_is_refused_and_nothing_more_is_taken(proxy, before):
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(before)
-    while proxy.seen.requests == [] and b"chunked" in before:
+    while proxy.seen.requests == [] and b"X: " in before:
         await asyncio.sleep(0.01)
     head = asyncio.create_task(reader.readuntil(b"HTTP/1.1 400 Bad Request\r\n"))
     (connection,) = proxy.server.connections

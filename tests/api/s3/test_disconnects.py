@@ -136,17 +136,17 @@ async def scene(request, make_proxy, tmp_path, monkeypatch):
         origin=origin, clock=clock, trailed_budget_bytes=0 if inner is not None else 1 << 20
     )
     cut = Cut(proxy.handler)
-    call, serve_read = S3Handler.__call__, S3Handler.serve_read
+    serve, serve_read = S3Handler.serve, S3Handler.serve_read
 
-    async def called(self, http):
-        work = call(self, http)
-        return await (cut.serve(work, http.transport) if self is cut.handler else work)
+    async def served(self, port, known=None):
+        work = serve(self, port, known)
+        return await (cut.serve(work, port._outlet.transport) if self is cut.handler else work)
 
     async def read(self, port, asked, begun=None):
         work = serve_read(self, port, asked, begun)
         return await (cut.serve(work, port._outlet.transport) if self is cut.handler else work)
 
-    monkeypatch.setattr(S3Handler, "__call__", called)
+    monkeypatch.setattr(S3Handler, "serve", served)
     monkeypatch.setattr(S3Handler, "serve_read", read)
     yield Scene(proxy, truth, cut, inner, drafts, threads)
     cut.at = None

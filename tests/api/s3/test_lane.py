@@ -7,7 +7,6 @@ import itertools
 
 import pytest
 
-from shadeproxy.api.s3 import FastLane
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.memory import MemoryOrigin
@@ -15,14 +14,6 @@ from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
 from tests.support.clock import ManualClock
 from tests.support.engine import PAGE
 from tests.support.s3.lane import SIZES, Watched, answers, request, same, talk
-
-
-class GeneralLane(FastLane):
-    """A lane that answers nothing, so that aiohttp answers everything."""
-
-    def answer(self, raw, out):  # noqa: ARG002 - the signature of what it stands for
-        return None
-
 
 RANGES = [
     None,
@@ -222,15 +213,74 @@ async def test_lanes_change_between_two_requests_of_a_connection(two):
         assert (cut_up[2][1], cut_up[7][1]) == (b"hello", b"world")
 
 
-async def test_after_a_body_of_unknown_length_the_connection_is_aiohttps(two):
+async def test_after_a_chunked_body_the_fast_lane_answers_again(two):
     get = request("/b/one", close=False)
     chunked = get[:-2] + b"Transfer-Encoding: chunked\r\n\r\n5\r\nworld\r\n0\r\n\r\n"
     await talk(two.port, get, count=1)
-    before = two.lane.answered
-    for cut in range(5, len(chunked + get), 7):
+    before, cuts = two.lane.answered, range(5, len(chunked + get), 7)
+    for cut in cuts:
         bodies = [body for _, body in answers(await talk(two.port, chunked + get, pieces=(cut,), count=2))]
         assert bodies == [b"\0", b"\0"]
+    assert two.lane.answered == before + len(cuts)
+
+
+async def test_after_an_odd_head_the_connection_is_aiohttps(two):
+    get = request("/b/one", close=False)
+    odd = get[:-2] + b"X: \xc3\xa9\r\n\r\n"
+    await talk(two.port, get, count=1)
+    before = two.lane.answered
+    for cut in range(5, len(odd + get), 7):
+        bodies = [body for _, body in answers(await talk(two.port, odd + get, pieces=(cut,), count=2))]
+        assert bodies == [b"\0", b"\0"]
     assert two.lane.answered == before
+
+
+_SIGNED = "x-amz-content-sha256: "
+_FRAMED = (
+    _SIGNED + "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+    "x-amz-decoded-content-length: 5",
+    "Content-Encoding: aws-chunked",
+)
+_FIVE = b"5\r\nhello\r\n0\r\n\r\n"
+UPLOADS = {
+    "length": (["Content-Length: 5"], b"hello"),
+    "nothing": (["Content-Length: 0"], b""),
+    "long": (["Content-Length: 3000000"], b"x" * 3_000_000),
+    "no length": ([], b""),
+    "chunks": (["Transfer-Encoding: chunked"], _FIVE),
+    "framed": ([*_FRAMED, f"Content-Length: {len(_FIVE)}"], _FIVE),
+    "framed in chunks": (
+        [*_FRAMED, "Transfer-Encoding: chunked"], b"%x\r\n%b\r\n0\r\n\r\n" % (len(_FIVE), _FIVE),
+    ),
+    "framed wrongly": ([*_FRAMED, "Content-Length: 5"], b"hello"),
+    "wrong digest": (["Content-Length: 5", _SIGNED + "0" * 64], b"hello"),
+    "wrong hash form": (["Content-Length: 5", _SIGNED + "nothing"], b"hello"),
+    "unknown form": (["Content-Length: 5", _SIGNED + "STREAMING-UNKNOWN"], b"hello"),
+    "wrong md5": (["Content-Length: 5", "Content-MD5: AAAA"], b"hello"),
+    "wrong signature": (
+        ["Content-Length: 3000000", "Authorization: AWS4-HMAC-SHA256 nothing"], b"x" * 3_000_000,
+    ),
+    "two lengths": (["Content-Length: 5", "Content-Length: 5"], b"hello"),
+    "length and chunks": (["Content-Length: 5", "Transfer-Encoding: chunked"], _FIVE),
+    "two codings": (["Transfer-Encoding: gzip, chunked"], _FIVE),
+    "waits, and sends all": (["Content-Length: 5", "Expect: 100-continue"], b"hello"),
+    "expects another thing": (["Content-Length: 5", "Expect: 200-ok"], b"hello"),
+    "trailers": (["Transfer-Encoding: chunked", "Trailer: x"], b"5\r\nhello\r\n0\r\nx: y\r\n\r\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UPLOADS)
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE", "GET", "HEAD", "OPTIONS"])
+async def test_what_has_a_body_gets_the_same_answer_from_a_task_and_from_aiohttp(two, name, method):
+    fields, body = UPLOADS[name]
+    data = request("/b/new", *fields, method=method) + body
+    expected = same(await talk(two.general_port, data))
+    there = two.origin.buckets["b"].pop("new", None)
+    assert same(await talk(two.port, data)) == expected
+    here = two.origin.buckets["b"].pop("new", None)
+    assert (here and here.body) == (there and there.body)
+    if method == "PUT" and name in {"length", "long", "framed", "framed in chunks", "waits, and sends all"}:
+        assert here is not None
 
 
 async def test_an_upload_does_not_keep_the_connection_from_the_fast_lane(two):

@@ -9,8 +9,9 @@ import structlog
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
-from shadeproxy.api.s3.forward_connection import ForwardServer
+from shadeproxy.api.s3.forward_handler import ForwardHandler
 from shadeproxy.api.s3.relay import WorkerProtocol
+from shadeproxy.api.s3.worker_forwarder import WorkerForwarder
 from shadeproxy.api.s3.worker_misses import SentKeys
 from shadeproxy.api.s3.worker_path import (
     AskedCoordinator,
@@ -22,7 +23,6 @@ from shadeproxy.api.s3.worker_path import (
 from shadeproxy.app.admin import Observer
 from shadeproxy.app.reloadable import build_reloadable
 from shadeproxy.app.request_log import RequestLog
-from shadeproxy.app.worker_access import SharedForwardHandler
 from shadeproxy.app.worker_forwarding import WorkerForwarding
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.deadline import DEFAULT_BOUNDS
@@ -157,7 +157,7 @@ async def forwarding(
         await worker.close()
 
 
-def server_before(proxy: Any) -> tuple[ForwardServer, WorkerForwards]:
+def server_before(proxy: Any) -> tuple[WorkerForwarder, WorkerForwards]:
     """Return the two sides that forward requests for a worker of ``proxy``: the worker's and the
     coordinator's.
 
@@ -179,7 +179,7 @@ def server_before(proxy: Any) -> tuple[ForwardServer, WorkerForwards]:
         coordinator, ReportedOrigin(limited, coordinator.outbox, clock=clock, bounds=DEFAULT_BOUNDS)
     )
     reads: Any = KnowsNothing()
-    handler = SharedForwardHandler(
+    handler = ForwardHandler(
         reads,
         path,
         proxy.handler._authenticator,
@@ -188,4 +188,4 @@ def server_before(proxy: Any) -> tuple[ForwardServer, WorkerForwards]:
         log=structlog.get_logger("test"),
         base_domains=("h", "s3.local"),
     )
-    return ForwardServer(handler, handler), forwards
+    return WorkerForwarder(handler, handler), forwards

@@ -12,15 +12,26 @@ from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.api.s3.relay_connection import dial
 
 
-class GeneralLane(FastLane):
-    """A lane without answers, so that aiohttp answers every request."""
+class TaskLane(FastLane):
+    """A lane without answers, so that a task answers every request whose head is of the strict form."""
 
     def answer(self, raw, out):  # noqa: ARG002 - the signature of what it stands for
         return None
 
 
+class GeneralLane(TaskLane):
+    """A lane without answers, so that aiohttp parses every request."""
+
+    def parse(self, raw):  # noqa: ARG002 - the signature of what it stands for
+        return None
+
+
 def _general(proxy, _folder):
     return _listening(proxy, GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen))
+
+
+def _task(proxy, _folder):
+    return _listening(proxy, TaskLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen))
 
 
 def _compiled(proxy, _folder):
@@ -74,6 +85,6 @@ async def _relay(proxy, folder):
         await runner.cleanup()
 
 
-LANES = {"general": _general, "fast": _fast, "relay": _relay}
+LANES = {"general": _general, "task": _task, "fast": _fast, "relay": _relay}
 if COMPILED:
     LANES["compiled"] = _compiled

@@ -18,9 +18,7 @@ import mmap
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 
-from aiohttp import web
-from aiohttp.client_exceptions import ClientPayloadError
-
+from shadeproxy.api.s3.request_body import RequestBody
 from shadeproxy.api.s3.upload.chunked import ChunkedDecoder
 from shadeproxy.api.s3.upload.plan import BodyPlan
 from shadeproxy.core.checksums import Checksum, make_checksum, value_of
@@ -65,30 +63,22 @@ class Patience:
         self.left_s = min(GRACE_S, self.left_s - waited_s + size_bytes / LEAST_BYTES_PER_S)
 
 
-async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
+async def receive(body: RequestBody) -> AsyncGenerator[bytes, None]:
     """Yield the body as it arrives. Raises ClientTooSlow, or BodyIncomplete if the body's transfer coding is
     broken or the body ends early.
     """
-    expects = request.headers.get("Expect", "").lower() == "100-continue"
-    if expects and request.version >= (1, 1) and not request.content.at_eof():
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        # aiohttp takes a counter other than 0 for a sign that the answer has begun.
-        request.writer.output_size = 0
-    content, patience, taken = request.content, Patience(), 0
-    try:
-        while True:
-            if content.total_bytes > taken or content.is_eof():
-                # Bytes or the end have arrived, so there is no wait to limit.
-                piece = await content.readany()
-                patience.note(0.0, len(piece))
-            else:
-                piece = await patience.wait_for(content.readany())
-            if not piece:
-                return
-            taken += len(piece)
-            yield piece
-    except (web.RequestPayloadError, ClientPayloadError):
-        raise BodyIncomplete("The body ended early, or its transfer coding is broken") from None
+    if body.awaits_go:
+        await body.invite()
+    patience = Patience()
+    while True:
+        piece = body.next_now()
+        if piece is None:
+            piece = await patience.wait_for(body.next())
+        else:
+            patience.note(0.0, len(piece))
+        if not piece:
+            return
+        yield piece
 
 
 class UploadBody:

@@ -1,0 +1,88 @@
+"""A forwarded request for whose answer a connection waits. A task answers it, without aiohttp.
+
+Laws: a connection has at most one pending request, and serves no other request meanwhile. If the answer is
+complete before the body, the rest of the body is dropped for some seconds. If the connection ended at once,
+the kernel would reset it, and the client could lose the answer.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+from typing import Protocol
+
+from shadeproxy.api.s3.auth.authenticator import Authenticated
+from shadeproxy.api.s3.exchange import Call
+from shadeproxy.api.s3.forward_handler import ForwardHandler
+from shadeproxy.api.s3.head import Head
+from shadeproxy.api.s3.port import BodyPort, Outlet
+from shadeproxy.api.s3.request_body import BodyConnection, ClientBody
+
+LINGER_S = 5.0
+"""Seconds for which the rest of a body is dropped after the answer."""
+
+
+class ForwardingConnection(Outlet, BodyConnection, Protocol):
+    """The methods of a connection that its forwarded request calls."""
+
+    def read_over(self, *, keep: bool) -> None:
+        """Note that the pending request has ended. Then serve the next request, or end the connection if not
+        ``keep``.
+        """
+        ...
+
+
+class PendingForward:
+    """One request of ``connection``, which ``handler`` serves. ``body``: takes the bytes that follow the
+    head. ``known``: see ``ForwardHandler.serve``.
+    """
+
+    __slots__ = ("_connection", "_handler", "_head", "_known", "_task", "body")
+
+    def __init__(
+        self,
+        connection: ForwardingConnection,
+        handler: ForwardHandler,
+        head: Head,
+        known: tuple[Call, Authenticated] | None = None,
+    ) -> None:
+        self.body = ClientBody(head, connection)
+        self._connection = connection
+        self._handler = handler
+        self._head = head
+        self._known = known
+        # A new context, because the caller may run in that of another request.
+        self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
+        # A task that is cancelled before its first step runs no line of ``_run``.
+        self._task.add_done_callback(self._ended)
+
+    def look(self) -> None:
+        """Do nothing: the task itself waits until the client takes more bytes."""
+
+    def cancel(self) -> None:
+        """End the request, because the client has gone or the time for a shutdown is over. Later calls do
+        nothing.
+        """
+        self._task.cancel()
+
+    def call_at_end(self, function: Callable[["PendingForward"], None]) -> None:
+        """Call ``function`` when the request has ended."""
+        self._task.add_done_callback(lambda _task: function(self))
+
+    async def over(self) -> None:
+        """Wait until the request has ended."""
+        await asyncio.wait({self._task})
+
+    async def _run(self) -> bool:
+        """Serve the request. Return True if the connection continues."""
+        port = BodyPort(self._connection, self._head, self.body)
+        response = await self._handler.serve(port, self._known)
+        if not self.body.is_read:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_S):
+                    await self.body.drop()
+        return bool(response.keep_alive) and self.body.is_over
+
+    def _ended(self, task: asyncio.Task[bool]) -> None:
+        keep = not task.cancelled() and task.exception() is None and task.result()
+        self._connection.read_over(keep=keep)
