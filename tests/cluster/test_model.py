@@ -1,7 +1,7 @@
 """Leases and views under random sequences of beats, pauses, losses, crashes, writes and new views.
 
 An example is a list of numbers. Each number is one action on one node or object, so hypothesis can shorten
-the examples that it finds. ``make test`` runs 1,000 examples, ``make model-test`` 100,000
+the examples that it finds. ``make test`` runs 2,000 examples, ``make model-test`` 100,000
 (``MODEL_EXAMPLES``).
 """
 
@@ -20,7 +20,7 @@ from shadeproxy.cluster.view import View
 from tests.support.cluster_log import Server
 from tests.support.cluster_world import OBJECTS, Broken, World
 
-EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "1000"))
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "2000"))
 STEPS = 120
 HEALED_LEASES = 4
 MUTANT_WALKS = 4_000
@@ -204,7 +204,7 @@ MUTANTS = {  # "seed" is the seed of a walk that finds the fault. This walk is t
 
 
 @pytest.mark.parametrize("objects", [OBJECTS[:1], OBJECTS[1:2], OBJECTS[2:], OBJECTS], ids=str)
-@settings(max_examples=EXAMPLES // 4, derandomize=EXAMPLES <= 1000, print_blob=True)
+@settings(max_examples=EXAMPLES // 4, derandomize=EXAMPLES <= 2000, print_blob=True)
 @given(st.lists(st.integers(0, 2**24 - 1), min_size=STEPS // 2, max_size=STEPS), st.booleans())
 def test_no_order_of_events_gives_two_owners_or_an_old_answer(objects, numbers, clone):
     world = World(objects=objects, clone=clone)
