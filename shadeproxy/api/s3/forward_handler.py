@@ -104,7 +104,7 @@ class ForwardHandler(RequestAuthorizer):
         its client, if the request is authorised already and must be forwarded.
         """
         exchange = Exchange(port, now_s=self._clock.now_s(), incoming=port)
-        await self._complete(exchange, self._serve(exchange, known))
+        await self._complete(exchange, self._serve(exchange, port, known))
         assert exchange.response is not None, "an exchange that did not raise has an answer"
         return exchange.response
 
@@ -152,8 +152,9 @@ class ForwardHandler(RequestAuthorizer):
             self._log.exception("s3_request_failed", request_id=exchange.request_id)
             await exchange.fail_unexpectedly()
 
-    async def _serve(self, exchange: Exchange, known: tuple[Call, Authenticated] | None) -> None:
-        port = exchange.incoming
+    async def _serve(
+        self, exchange: Exchange, port: RequestPort, known: tuple[Call, Authenticated] | None
+    ) -> None:
         if (turn := self.pace.turn()) is not None:
             await turn
         if known is not None:
