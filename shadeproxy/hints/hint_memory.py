@@ -113,7 +113,7 @@ class HintMemory:
         more_bytes = _ID_BYTES * (new.offset + len(new.ids) - (0 if known is None else len(known)))
         more_bytes += _PIECE_BYTES * (known is None)
         if self._lack_bytes(more_bytes) > 0:
-            self._hints.orders.check(new)  # A mistake in the call is told first.
+            self._hints.orders.check(new)  # If the call is wrong too, report that error.
             self._refuse(Conflict, f"the order of job {new.job!r}", more_bytes, "announce fewer epochs ahead")
         return more_bytes
 

@@ -1,5 +1,5 @@
 """The bound of the hints' memory at a running proxy, and with the SDK: training goes on without room, a
-reload makes room, and what was stored is kept.
+reload makes room, and stored hints are kept.
 """
 
 import logging

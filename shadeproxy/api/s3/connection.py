@@ -31,7 +31,7 @@ _READ_BYTES = 256 * 1024
 _LINGER_S, _LOOK_S = 5.0, 0.02
 MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
-HANDLER_LIMITS: dict[str, Any] = {
+_HANDLER_LIMITS: dict[str, Any] = {
     "access_log": None,
     # An upload that is compressed by gzip goes to the origin as it was sent.
     "auto_decompress": False,
@@ -41,15 +41,13 @@ HANDLER_LIMITS: dict[str, Any] = {
     "read_bufsize": _READ_BYTES,
     "lingering_time": _LINGER_S,
 }
-"""Arguments for the constructor of aiohttp's protocol, the same in every process."""
+"""Arguments for the constructor of aiohttp's protocol."""
 
 # The lane that has the connection now. These are plain numbers, because they are compared often, and
 # comparing Enum members takes longer.
 _OURS = 0
 """The connection is between two requests, or one is answered without aiohttp."""
-_BODY = 1
-"""The same, and the body of that request arrives."""
-_GIVEN = 2
+_GIVEN = 1
 """aiohttp has the connection until its end."""
 
 
@@ -73,7 +71,7 @@ class S3Protocol(RefusingHandler):
         limiter: ConnectionLimiter,
     ) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(server, loop=loop, keepalive_timeout=keepalive_s, **HANDLER_LIMITS)
+        super().__init__(server, loop=loop, keepalive_timeout=keepalive_s, **_HANDLER_LIMITS)
         self._s3 = s3
         self._answer = fast.answer if fast.hits is None else fast.hits.answer
         self._look = fast.look
@@ -87,7 +85,7 @@ class S3Protocol(RefusingHandler):
         self._pending: PendingRead | None = None  # Made for the first read, and used for all later ones.
         # That object while a read is pending, or a forwarded request; otherwise None.
         self._reading: PendingRead | PendingForward | None = None
-        self._body: ClientBody | None = None  # The body in lane ``_BODY``.
+        self._body: ClientBody | None = None  # That request's body, while it arrives.
         self._waits = False  # True if the first request in ``_held`` waits for its turn.
         self._drained: asyncio.Future[None] | None = None
         self._active = False  # True if a request was answered since the keep-alive timer last ran.
@@ -107,14 +105,14 @@ class S3Protocol(RefusingHandler):
         if not self._admitted or self._refused:
             self._drop(data)
             return
-        if self._lane == _OURS and data:
+        if self._body is not None and data:
+            self._body.take(data)
+        elif self._lane == _OURS and data:
             if self._held:
                 self._hold(self._held + data)
                 self._go_on()
             else:
                 self._serve(data)
-        elif self._body is not None and data:
-            self._body.take(data)
         else:
             self._watch_head(data)
             if not self._refused:
@@ -309,8 +307,6 @@ class S3Protocol(RefusingHandler):
     def read_over(self, *, keep: bool) -> None:
         """Serve the next request, because a read has ended; see ``ReadingConnection.read_over``."""
         self._active, self._reading, self._body = True, None, None
-        if self._lane == _BODY:
-            self._lane = _OURS
         gone = self.transport is None or self.transport.is_closing() or self._force_close
         if gone or not keep or self._ending or self._close:
             self.force_close()
@@ -323,13 +319,13 @@ class S3Protocol(RefusingHandler):
         if pending.body.is_over:
             self._held = data
         else:
-            self._lane, self._body = _BODY, pending.body
+            self._body = pending.body
             self._body.take(data)
 
     def body_over(self, rest: bytes) -> None:
         """Note that the body has arrived, and hold the bytes behind it; see ``BodyConnection.body_over``."""
-        if self._lane == _BODY:
-            self._lane, self._body = _OURS, None
+        if self._body is not None:
+            self._body = None
             if rest:
                 self._hold(rest)
 

@@ -178,7 +178,7 @@ def client_of(connection: HasPeer, identity: Identity) -> str:
 Outcome = Asked | bool | Literal["later"] | None
 """The result of the fast lane for a request. True: the answer is written, and the connection continues.
 False: the answer is written, and the connection ends. Asked: pages are missing, so read them by
-``PendingRead``. None: aiohttp must answer. LATER: call ``look`` in a later turn of the loop. With Asked, None
+``PendingRead``. None: a task must answer. LATER: call ``look`` in a later turn of the loop. With Asked, None
 or LATER nothing was written.
 """
 

@@ -68,9 +68,10 @@ class OtelRequests:
         """
         span = None if begun is None else self.under_way.get(begun.request_id)
         if span is None:
-            parsed = exchange.request
-            sent = {name.lower(): value for name, value in exchange.incoming.fields} if parsed is None else {}
-            span = self.begin(sent if parsed is None else parsed.fields)
+            if exchange.request is not None:
+                span = self.begin(exchange.request.fields)
+            else:
+                span = self.begin({name.lower(): value for name, value in exchange.incoming.fields})
             self.keep(exchange.request_id, span)
         served = SERVED.set(span)
         try:

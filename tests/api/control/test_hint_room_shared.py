@@ -106,5 +106,5 @@ async def test_many_calls_to_both_proxies_at_once_stay_near_the_limit_and_agree(
     assert set(statuses) == {200, 507}
     jobs = await alike(nodes)
     assert len(jobs) == statuses.count(200)
-    # Each proxy keeps within the limit by what it knows; what both accept at the same moment may come on top.
+    # Each proxy counts the hints that it knows. If both accept some at one moment, it may exceed the limit.
     assert hint_bytes(a.hints) <= a.memory.limit_bytes + 500_000
