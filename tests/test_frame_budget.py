@@ -39,7 +39,7 @@ GOLDEN = {
     # one miss is timed, in two calls (ADR 48).
     "miss": Golden(3_036 / MISSES, 57),
     # An upload whose head and body arrive together. The connection to the origin is idle.
-    "PUT of 10 KB": Golden(351, 66),
+    "PUT of 10 KB": Golden(350, 66),
     # A binary body with scores of all 256 samples. Two of the calls make the change (ADR 0040); one computes
     # what reads need of the scores (ADR 0070).
     "POST of scores": Golden(42, 15),

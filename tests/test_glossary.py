@@ -17,18 +17,18 @@ PACKAGES = (
 )  # fmt: skip
 LINE = re.compile(r"- \*\*(?P<word>[^*]+)\*\*: (?P<meaning>.+?\.)(?: Before: (?P<before>[^.]+)\.)?")
 PLAIN_WORDS = """
-    abort address admin aiohttp allow announce api app apply arrival ask authenticate bad base begin
+    abort address admin allow announce api app apply arrival ask authenticate bad base begin
     broken browser build built bulk busy cluster collate companion compile complete config
     context copy count cross decision decode delete direct document draw drop durable encode end
     envelope erase failure field file flying follow forbidden forget form found freeze from granted
     halt has header heartbeat held host huggingface id integer item keep kind known latency leave
-    left length level lightning limit line list mds media merge message meta meter mixin name not
+    left length level lightning limit line list mds media merge message meta meter mixin name
     nothing now observe once one openapi outgoing outlet overdue own pack parameter pass path peer
     position post prepare propose protocol purge put query readiness ready recent redis refuse
     report revalidate s3 scan script sdk seed semantics sent serve service setting shade shadeproxy
     side sign sigv2 sigv4 silence silent site spec stack status step sum system tar tensor
     tfrecord throttle time touch train type uncounted unpack unreachable unsupported vector verify
-    wait want watch wire withdraw work
+    wait want watch withdraw work
 """.split()  # noqa: SIM905 - as a list it takes a line a word
 PLAIN = frozenset(PLAIN_WORDS)
 NO_SUBJECT = re.compile(

@@ -3,38 +3,40 @@
 import os
 import socket
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from aiohttp import web
 
+from shadeproxy.api.s3.server import BACKLOG, S3Server
 from shadeproxy.config.fields import Address
 from shadeproxy.core.errors import ShadeProxyError
 
-BACKLOG = 1024
 
-
-async def listen(
+async def listen_s3(
     key: str,
-    runner: web.BaseRunner,
+    server: S3Server,
     address: Address,
     tls: ssl.SSLContext | None,
     *,
     bound: socket.socket | None = None,
 ) -> str:
-    """Open a listener and return its address. ``key``: the setting of the address. ``bound``: a socket that
-    is bound already. Raises ShadeProxyError if the address is taken.
+    """Open an S3 listener and return its address. ``key``: the setting of the address. ``bound``: a socket
+    that is bound already. Raises ShadeProxyError if the address is taken.
     """
+    if bound is not None:
+        await server.accept(bound, tls)
+        return str(Address(*bound.getsockname()[:2]))
+    with _free(key, address):
+        return str(Address(*await server.listen(address.host, address.port, tls)))
+
+
+async def listen_control(key: str, runner: web.BaseRunner, address: Address) -> str:
+    """Open the control listener as ``listen_s3`` does."""
     await runner.setup()
-    site: web.BaseSite
-    if bound is None:
-        site = web.TCPSite(
-            runner, address.host, address.port, ssl_context=tls, backlog=BACKLOG, reuse_address=True
-        )
-    else:
-        site = web.SockSite(runner, bound, ssl_context=tls, backlog=BACKLOG)
-    try:
+    site = web.TCPSite(runner, address.host, address.port, backlog=BACKLOG, reuse_address=True)
+    with _free(key, address):
         await site.start()
-    except OSError as error:
-        raise _taken(key, address, error) from error
     host, port = runner.addresses[0][:2]
     return str(Address(host, port))
 
@@ -44,17 +46,19 @@ def bind(key: str, address: Address) -> socket.socket:
     address is taken.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    try:
+    with _free(key, address):
         return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
+
+
+@contextmanager
+def _free(key: str, address: Address) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise _taken(key, address, error) from error
-
-
-def _taken(key: str, address: Address, error: OSError) -> ShadeProxyError:
-    return ShadeProxyError(
-        f"{key}: cannot listen on {address}: {_reason(error)}; stop what listens there"
-        f" (another shadeproxy?), or set {key} to another address"
-    )
+        raise ShadeProxyError(
+            f"{key}: cannot listen on {address}: {_reason(error)}; stop what listens there"
+            f" (another shadeproxy?), or set {key} to another address"
+        ) from error
 
 
 def _reason(error: OSError) -> str:

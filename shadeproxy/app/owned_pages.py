@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import msgspec
-from aiohttp import web
 
 from shadeproxy.api.s3.auth.peers import PeerAuthenticator
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
@@ -15,9 +14,9 @@ from shadeproxy.api.s3.peer_handler import PeerHandler
 from shadeproxy.api.s3.response import PEER_KEEPALIVE_S
 from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.admin import Observer
-from shadeproxy.app.draining import DRAIN_S, drain
+from shadeproxy.app.draining import drain
 from shadeproxy.app.handlers import make_peer_handler
-from shadeproxy.app.listening import bind, listen
+from shadeproxy.app.listening import bind, listen_s3
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.reload import SettingsStatus
 from shadeproxy.app.reloadable import is_verbose, remembers
@@ -160,8 +159,7 @@ class OwnedPages:
         # programs, which may connect without end.
         limiter = ConnectionLimiter(most, clock=self._clock)
         server = S3Server(handler, own_lane, keepalive_s=PEER_KEEPALIVE_S, limiter=limiter)
-        runner = web.ServerRunner(server, shutdown_timeout=DRAIN_S)
-        stack.push_async_callback(drain, runner, DRAIN_S)
+        stack.push_async_callback(drain, server)
         context = None if tls is None else tls.context
         listens_at = self._settings.cluster.listen
         bound = None if workers is None else bind("cluster.listen", listens_at)
@@ -170,13 +168,13 @@ class OwnedPages:
             # The stack runs this before the drain. Otherwise workers that still have the listener open would
             # let new connections wait during the drain.
             stack.callback(stop_listening, bound)
-        self.address = await listen("cluster.listen", runner, listens_at, context, bound=first)
+        self.address = await listen_s3("cluster.listen", server, listens_at, context, bound=first)
         if workers is None or bound is None:
             return None
         self._workers = workers
         self._tell_routes(workers)
         relay = S3Server(handler, own_lane, keepalive_s=RELAY_KEEPALIVE_S, limiter=limiter)
-        return PeerListening(self._node, self._secrets, bound, runner, context, relay, self._counts.add)
+        return PeerListening(self._node, self._secrets, bound, server, context, relay, self._counts.add)
 
     def reloaded(self, telemetry: Telemetry) -> None:
         """Apply settings that were just reloaded."""

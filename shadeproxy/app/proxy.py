@@ -26,17 +26,17 @@ from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
-from shadeproxy.api.s3.server import S3Server
+from shadeproxy.api.s3.server import BACKLOG, S3Server
 from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup, find_doubtful_jobs
 from shadeproxy.app.clients import Grants
 from shadeproxy.app.clustering import Clustering, Parts
 from shadeproxy.app.control_socket import open_control_socket
-from shadeproxy.app.draining import DRAIN_S, drain, drain_s3, stop_accepting
+from shadeproxy.app.draining import drain_control, drain_s3, stop_accepting
 from shadeproxy.app.fitting import connections_of_pool
 from shadeproxy.app.handlers import make_handler
 from shadeproxy.app.limits import client_connections
-from shadeproxy.app.listening import BACKLOG, bind, listen
+from shadeproxy.app.listening import bind, listen_control, listen_s3
 from shadeproxy.app.opening import OpenState, PartOpener
 from shadeproxy.app.origins import Providers, build_providers, name_of_origin, read_bounds
 from shadeproxy.app.pinning import DurablePins
@@ -296,8 +296,8 @@ class Proxy:
         """Open the control listener; return the path of its Unix socket, if it has one."""
         outermost = () if tracer is None else (span_calls(tracer),)
         control = ControlRunner(make_control_app(context, outermost), shutdown_timeout=_CONTROL_DRAIN_S)
-        self._stack.push_async_callback(drain, control, _CONTROL_DRAIN_S)
-        self.control_address = await listen("control.listen", control, self.settings.control.listen, None)
+        self._stack.push_async_callback(drain_control, control, _CONTROL_DRAIN_S)
+        self.control_address = await listen_control("control.listen", control, self.settings.control.listen)
         return await self._open_socket(control)
 
     async def _open_s3(
@@ -318,18 +318,18 @@ class Proxy:
                 self._stack, engine, lane, tls, self._settings_status, most=of_peers, workers=workers
             )
         limiter = self._limit_connections(most)
-        s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=DRAIN_S)
+        s3 = S3Server(handler, lane, limiter=limiter)
         self._stack.push_async_callback(drain_s3, s3, state, workers)
         listens_at = self.settings.s3.listen
         listener = None if workers is None else bind("s3.listen", listens_at)
         context, first = None if tls is None else tls.context, None if listener is None else listener.dup()
-        self.s3_address = await listen("s3.listen", s3, listens_at, context, bound=first)
+        self.s3_address = await listen_s3("s3.listen", s3, listens_at, context, bound=first)
         if workers is not None and listener is not None:
             relay = S3Server(handler, lane, keepalive_s=RELAY_KEEPALIVE_S, limiter=limiter)
             await workers.start(listener, relay, peers)
             if self.settings.s3.processes > _ACCEPTS_BESIDE:
-                runners = [s3] if peers is None else [s3, peers.runner]
-                self._run_until_stopped(stop_accepting(runners, workers), "stop accepting")
+                servers = [s3] if peers is None else [s3, peers.server]
+                self._run_until_stopped(stop_accepting(servers, workers), "stop accepting")
         if tls is not None:
             adopted = None if workers is None else workers.adopt
             self._run_until_stopped(tls.watch(self._clock, adopted), "certificate")

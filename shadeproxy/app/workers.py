@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import structlog
-from aiohttp import web
 
 from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.channel import (
@@ -81,7 +80,6 @@ RELAY_KEEPALIVE_S = 1e6
 them, because a close by the coordinator could cross a request.
 """
 _RESTART_S = 1.0
-_BACKLOG = 1024
 # Short, because all relayed connections have ended before.
 _RELAY_END_S = 0.1
 _CONFIRM_S = 5.0
@@ -110,17 +108,17 @@ class _Link:
 
 class PeerListening(NamedTuple):
     """The listener for the other proxies of a cluster, on which workers accept too. ``node``: this proxy's
-    name. ``secrets``: the values of cluster.secret. ``runner``: accepts on this listener in the coordinator,
-    with ``tls``. ``server``: serves the requests that workers pass on. ``on_relays``: gets the counts of the
+    name. ``secrets``: the values of cluster.secret. ``server``: accepts on this listener in the coordinator,
+    with ``tls``. ``relay``: serves the requests that workers pass on. ``on_relays``: gets the counts of the
     requests that workers send to other proxies.
     """
 
     node: str
     secrets: tuple[str, ...]
     listener: socket.socket
-    runner: web.ServerRunner
-    tls: ssl.SSLContext | None
     server: S3Server
+    tls: ssl.SSLContext | None
+    relay: S3Server
     on_relays: Callable[[list[RelayRow]], None]
 
 
@@ -167,7 +165,7 @@ class Workers:
         self._claims = claims
         self._on_reads = on_reads
         self._on_requests = on_requests
-        self._relays: list[web.ServerRunner] = []
+        self._relays: list[S3Server] = []
         self._listener: socket.socket | None = None
         self._peers: PeerListening | None = None
         self._routes: bytes | None = None
@@ -190,7 +188,7 @@ class Workers:
         self._listener, self._peers = listener, peers
         await self._accept(self._address, relay)
         if peers is not None:
-            await self._accept(self._peers_address, peers.server)
+            await self._accept(self._peers_address, peers.relay)
         self._tasks = [asyncio.create_task(self._keep(listener), name="worker") for _ in range(self._count)]
 
     def tell_routes(self, record: RoutesRecord) -> None:
@@ -242,16 +240,11 @@ class Workers:
             link.channel.say(END)
         if self._listener is not None:
             stop_listening(self._listener)
-        if (peers := self._peers) is not None and not peers.runner.sites:
+        if (peers := self._peers) is not None and not peers.server.is_accepting:
             # While clients still get answers from this proxy, it keeps its lease. So other proxies must still
             # reach it.
-            again = peers.listener.dup()
-            await web.SockSite(peers.runner, again, ssl_context=peers.tls, backlog=_BACKLOG).start()
-        servers = [relay.server for relay in self._relays if relay.server is not None]
-        for server in servers:
-            # Close idle relayed connections here; otherwise ``shutdown`` would wait for them.
-            server.pre_shutdown()
-        ending = [asyncio.create_task(server.shutdown(limit_s)) for server in servers]
+            await peers.server.accept(peers.listener.dup(), peers.tls)
+        ending = [asyncio.create_task(relay.end_connections(limit_s)) for relay in self._relays]
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=limit_s)
             for link in self._links if late else ():
@@ -259,15 +252,13 @@ class Workers:
             await asyncio.gather(*self._tasks)
         await asyncio.gather(*ending)
         for relay in self._relays:
-            await relay.cleanup()
+            await relay.shutdown(_RELAY_END_S)
 
     async def _accept(self, address: str, server: S3Server) -> None:
-        relay = web.ServerRunner(server, shutdown_timeout=_RELAY_END_S)
-        self._relays.append(relay)
-        await relay.setup()
+        self._relays.append(server)
         link = socket.socket(socket.AF_UNIX)
         link.bind(address)
-        await web.SockSite(relay, link, backlog=_BACKLOG).start()
+        await server.accept(link)
 
     async def _keep(self, listener: socket.socket) -> None:
         while not self._stopping:

@@ -38,7 +38,7 @@ async def test_a_client_that_takes_nothing_is_cut_off_and_frees_the_owner(tmp_pa
     async with cluster(tmp_path, "a", "b", origin=origin, fast=fast, send_bytes=8192) as (a, b):
         for _ in range(2):  # These reads leave an idle connection between the nodes.
             assert (await a.ask("/b/b-short")).status == 200
-        a.runner.server._keepalive_s = 1.0
+        a.server._keepalive_s = 1.0
         client = await Client.open(f"127.0.0.1:{a.port}", receive_bytes=4096)
         client.ask(f"/b/{key}")
         await client.reader.readuntil(b"\r\n\r\n")

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from shadeproxy.api.s3 import Authenticator, ClientKey, FastLane, S3Handler, S3Server
 from shadeproxy.api.s3.auth.peers import PeerAuthenticator
 from shadeproxy.api.s3.peer_handler import PeerHandler
@@ -118,7 +116,7 @@ class FixedView:
 
 @dataclass
 class Node:
-    """One proxy. Clients connect to ``port``, whose listener is ``runner``. Other nodes connect to
+    """One proxy. Clients connect to ``port``, whose listener is ``server``. Other nodes connect to
     ``peer_port``.
     """
 
@@ -134,8 +132,8 @@ class Node:
     relays: PeerReads | None = field(kw_only=True)
     handler: S3Handler = field(kw_only=True)
     peer_handler: PeerHandler = field(kw_only=True)
-    runner: web.ServerRunner = field(kw_only=True)
-    _peer_runner: web.ServerRunner = field(kw_only=True)
+    server: S3Server = field(kw_only=True)
+    _peer_server: S3Server = field(kw_only=True)
     _clients: list[Client] = field(default_factory=list)
 
     async def client(self, *, peer: bool = False) -> Client:
@@ -159,7 +157,7 @@ class Node:
         return found
 
     async def stop_listening_for_peers(self) -> None:
-        await self._peer_runner.cleanup()
+        await self._peer_server.shutdown(1.0)
 
     async def end(self) -> None:
         for client in self._clients:
@@ -318,18 +316,18 @@ async def _start(
         log=Log(),
         verbose=False,
     )
-    runners = []
+    servers, ports = [], []
     own = engine.hits if compiled else None
     for one, seen, reads in ((handler, requests, relays), (peer_handler, peer_requests, None)):
         lane = FastLane(engine, one, clock=clock, jobs=seen, pace=one.pace, relays=reads, own=own)
-        runner = web.ServerRunner(S3Server(one, lane), shutdown_timeout=1.0)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
+        server = S3Server(one, lane)
+        stack.push_async_callback(server.shutdown, 1.0)
         sock = socket.create_server(("127.0.0.1", 0))
         if send_bytes:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
-        await web.SockSite(runner, sock).start()
-        runners.append(runner)
+        await server.accept(sock)
+        servers.append(server)
+        ports.append(sock.getsockname()[1])
     node = Node(
         name,
         view,
@@ -337,13 +335,13 @@ async def _start(
         counts,
         requests,
         peer_requests,
-        *(runner.addresses[0][1] for runner in runners),
+        *ports,
         peers=peers,
         relays=relays,
         handler=handler,
         peer_handler=peer_handler,
-        runner=runners[0],
-        _peer_runner=runners[1],
+        server=servers[0],
+        _peer_server=servers[1],
     )
     stack.push_async_callback(node.end)
     return node

@@ -13,7 +13,6 @@ import structlog
 from aiohttp import web
 
 from shadeproxy.api.control.errors import answer_error, translate_errors
-from shadeproxy.api.refusing import RefusingHandler
 from shadeproxy.core.errors import InvalidRequest
 
 _log = structlog.get_logger("shadeproxy.control")
@@ -49,13 +48,24 @@ class _ControlServer(web.Server):
         )
 
 
-class _ControlProtocol(RefusingHandler):
+class _ControlProtocol(web.RequestHandler):
     __slots__ = ()
 
-    def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
-        """Answer bytes that are not HTTP with an error in the form of the control API."""
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer bytes that are not HTTP with an error in the form of the control API. If an answer has begun
+        before, break it off. aiohttp also calls this if a handler raises an error, but the handlers of this
+        listener raise none.
+        """
+        if request.writer.output_size > 0 or status != 400:
+            raise ConnectionResetError(message or "the connection cannot go on") from exc
         # Use only the first line of the reason, because the others repeat the received bytes.
-        reason = reason.partition("\n")[0].rstrip(":")[:_MOST_REASON]
+        reason = (message or "").partition("\n")[0].rstrip(":")[:_MOST_REASON]
         reason = reason.encode("ascii", "backslashreplace").decode()
         _log.debug("not HTTP", reason=reason)
         answer = answer_error(InvalidRequest(f"the request is not valid HTTP/1.1: {reason}", hint=_HINT))

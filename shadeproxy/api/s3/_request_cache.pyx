@@ -65,7 +65,7 @@ cdef enum:
     MOST_PAGES = 8193  # 32 MiB, the longest page, at any offset
     VERSION_BYTES = 11
     ID_BYTES = 16
-    # ``_OURS`` of connection.py, and ``UNASKED`` of sender.py.
+    # ``_OURS`` of relay.py, and ``UNASKED`` of sender.py.
     OURS = 0
     UNASKED = -1
     # Offset of "first" in a USE (engine/access_records.py); "size_bytes" follows it.
@@ -95,12 +95,9 @@ def data_received(protocol, data):
     cdef double started_s
     transport, sender = get(protocol, PROTOCOL, TRANSPORT), get(protocol, PROTOCOL, SENDER)
     if (
-        type(data) is bytes and sender is not None and transport is not None and get(protocol, PROTOCOL, LANE) == OURS
-        and not get(protocol, PROTOCOL, HELD) and get(protocol, PROTOCOL, READING) is None
-        and get(protocol, PROTOCOL, ADMITTED) and not (
-            get(protocol, PROTOCOL, REFUSED) or get(protocol, PROTOCOL, ENDING) or get(protocol, PROTOCOL, PAUSED)
-            or get(protocol, PROTOCOL, FORCE_CLOSE) or get(protocol, PROTOCOL, CLOSE)
-        )
+        type(data) is bytes and sender is not None and transport is not None and not get(protocol, PROTOCOL, HELD)
+        and get(protocol, PROTOCOL, READING) is None
+        and not (get(protocol, PROTOCOL, ENDING) or get(protocol, PROTOCOL, PAUSED))
         and get(sender, WRITER, OUT_SLICE) is None and not transport.is_closing()
     ):
         hits = protocol.hits

@@ -29,7 +29,7 @@ cdef enum:
     # Numbers of the classes, in the order of OWNERS. Then, for each class, numbers of its fields in the order there.
     PROTOCOL, WRITER, HANDLE, CACHE, MEMO, TEMPLATES_OF, ACCESS_LOG, CLASSES
 cdef enum:
-    TRANSPORT, SENDER, LANE, HELD, READING, REFUSED, ADMITTED, ENDING, FORCE_CLOSE, CLOSE, PAUSED, BEGUN, ACTIVE
+    TRANSPORT, SENDER, HELD, READING, ENDING, PAUSED, BEGUN, ACTIVE
 cdef enum:
     OUT_TRANSPORT, OUT_DESCRIPTOR, OUT_SLICE
 cdef enum:
@@ -46,8 +46,7 @@ cdef enum:
 
 cdef tuple OWNERS = (
     ("S3Protocol", (
-        "transport", "_sender", "_lane", "_held", "_reading", "_refused", "_admitted", "_ending", "_force_close",
-        "_close", "_paused", "_begun", "_active",
+        "transport", "_sender", "_held", "_reading", "_ending", "_paused", "_begun", "_active",
     )),
     ("Sender", ("transport", "descriptor", "waiting")),
     ("PageHandle", (

@@ -4,7 +4,7 @@ when the client's next request may begin.
 
 import re
 
-from shadeproxy.api.s3.connection import MOST_HEAD_BYTES
+from shadeproxy.api.s3.head import MOST_HEAD_BYTES
 from shadeproxy.api.s3.response import NO_BODY_STATUSES
 
 _HEAD_END = b"\r\n\r\n"

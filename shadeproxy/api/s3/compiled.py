@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from aiohttp import web
-
 from shadeproxy.api.s3.auth.sigv4 import check_time
 from shadeproxy.api.s3.exchange import Outcome
 from shadeproxy.api.s3.request_cache import RequestCache
@@ -45,7 +43,7 @@ else:
         for _owner in (Sender, PageHandle, RequestCache, Memo, Templates, AccessLog):
             learn_slots(_owner)
 
-Protocol = TypeVar("Protocol", bound=web.RequestHandler)
+Protocol = TypeVar("Protocol", bound=asyncio.Protocol)
 WorkerConnection = TypeVar("WorkerConnection", bound=asyncio.Protocol)
 
 

@@ -10,14 +10,13 @@ from typing import cast
 
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import with_own
-from shadeproxy.api.s3.response import connection_fields, render_head
+from shadeproxy.api.s3.response import LINGER_S, close_later, connection_fields, render_head
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import Overloaded, ShadeProxyError
 from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import Source
 from shadeproxy.telemetry.requests import RequestCounts
 
-_LINGER_S = 1.0
 _MOST_LINGERING = 32
 
 
@@ -64,14 +63,12 @@ class ConnectionLimiter:
         if self._lingering >= _MOST_LINGERING:
             out.close()
             return
-        # Close a little later. If bytes of a request are unread at the close, the kernel resets the
-        # connection, and the client does not get the answer.
         self._lingering += 1
-        asyncio.get_running_loop().call_later(_LINGER_S, self._close, out)
+        close_later(out)
+        asyncio.get_running_loop().call_later(LINGER_S, self._lingered)
 
-    def _close(self, out: asyncio.Transport) -> None:
+    def _lingered(self) -> None:
         self._lingering -= 1
-        out.close()
 
     def _answer(self, error: ShadeProxyError) -> bytes:
         request_id = next_request_id()

@@ -306,19 +306,6 @@ class Exchange:
         self.origin_request_id = first_value(headers, "x-amz-request-id")
         return self.start(status, headers)
 
-    def refusal(self, answer: ErrorAnswer, *, close: bool = False) -> Response:
-        """Return a response with an error answer. The caller must send it."""
-        self.failure = answer.code
-        fields = list(answer.headers)
-        if answer.status not in NO_BODY_STATUSES:
-            fields.append(("Content-Type", "application/xml"))
-            if self.port.method != "HEAD":
-                fields.append(("Content-Length", str(len(answer.body))))
-        # If the request's body was not read to its end, end the connection. Otherwise the client would still
-        # send the rest of the body, in vain.
-        close = close or self.port.unread
-        return self.port.respond(answer.status, self._with_own(fields), body=answer.body, close=close)
-
     async def fail(self, error: ShadeProxyError) -> None:
         """Answer with ``error``. If an answer has begun already, break it off instead."""
         if self.response is not None:
@@ -352,7 +339,17 @@ class Exchange:
         return fields
 
     async def _answer(self, answer: ErrorAnswer) -> None:
-        self.response = self.refusal(answer)
+        self.failure = answer.code
+        fields = list(answer.headers)
+        if answer.status not in NO_BODY_STATUSES:
+            fields.append(("Content-Type", "application/xml"))
+            if self.port.method != "HEAD":
+                fields.append(("Content-Length", str(len(answer.body))))
+        # If the request's body was not read to its end, end the connection. Otherwise the client would still
+        # send the rest of the body, in vain.
+        self.response = self.port.respond(
+            answer.status, self._with_own(fields), body=answer.body, close=self.port.unread
+        )
         self.response.begin()
         await self.response.write_eof()
 

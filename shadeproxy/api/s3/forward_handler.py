@@ -8,23 +8,19 @@ client's rights are checked before the engine is called.
 from collections.abc import Awaitable
 from typing import Required, TypedDict
 
-from aiohttp import web
-
 from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.cross_site import refuse_cross_site_write
-from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Call, EventLog, Exchange, RequestObserver
 from shadeproxy.api.s3.forward import DELETES_BYTES, Forwarder, ForwardPath
 from shadeproxy.api.s3.lane_read import EngineLaneRead
-from shadeproxy.api.s3.port import AiohttpPort, RequestPort, Response
+from shadeproxy.api.s3.port import RequestPort, Response
 from shadeproxy.api.s3.relay_read import RelayRead
 from shadeproxy.api.s3.request import S3Request, parse_request
-from shadeproxy.api.s3.response import WireResponse
 from shadeproxy.api.s3.upload.plan import plan_body
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
-from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
+from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID
@@ -48,7 +44,7 @@ class HandlerSettings(TypedDict, total=False):
 
 
 class ForwardHandler(RequestAuthorizer):
-    """Callable for ``aiohttp.web.Server``. One object serves all connections."""
+    """Serves requests of all connections."""
 
     def __init__(
         self,
@@ -91,32 +87,16 @@ class ForwardHandler(RequestAuthorizer):
         """Bytes of uploads that are now held whole."""
         return self._forwarder.held_bytes
 
-    async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
-        """Serve one request. After a failure, send an error or break the answer off. Raises only
-        CancelledError.
-        """
-        response = await self.serve(AiohttpPort(http))
-        assert isinstance(response, WireResponse), "an exchange that did not raise has an answer"
-        return response
-
     async def serve(self, port: RequestPort, known: tuple[Call, Authenticated] | None = None) -> Response:
-        """Serve the request of ``port``, as ``__call__`` does, and return its answer. ``known``: the call and
-        its client, if the request is authorised already and must be forwarded.
+        """Serve the request of ``port``, and return its answer. After a failure, send an error or break the
+        answer off. Raises only CancelledError.
+
+        ``known``: the call and its client, if the request is authorised already and must be forwarded.
         """
         exchange = Exchange(port, now_s=self._clock.now_s(), incoming=port)
         await self._complete(exchange, self._serve(exchange, port, known))
         assert exchange.response is not None, "an exchange that did not raise has an answer"
         return exchange.response
-
-    def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
-        """Return a refusal, which ends the connection, for bytes that are not an HTTP request."""
-        exchange = Exchange(AiohttpPort(http), now_s=self._clock.now_s())
-        error = InvalidRequest("The request is not valid HTTP/1.1, or its header is too long")
-        answer = answer_error(error, resource="/", request_id=exchange.request_id)
-        response = exchange.refusal(answer, close=True)
-        self._report(exchange, response.status, 0.0)
-        assert isinstance(response, WireResponse)
-        return response
 
     async def _complete(
         self, exchange: Exchange, serving: Awaitable[None], begun: EngineLaneRead | RelayRead | None = None

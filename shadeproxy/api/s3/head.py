@@ -1,14 +1,15 @@
-"""Parses the head of a request, strictly.
+"""Parses the head of a request.
 
-Laws: an accepted head means the same to every HTTP/1.1 parser (RFC 9112). It is visible ASCII with one
-well-formed field a line, and has no folded line and no upgrade. For any other head ``HeadReader`` returns
-None, and aiohttp parses the head.
+Laws: an accepted head means the same to every HTTP/1.1 parser (RFC 9112). It has one well-formed field a
+line, and no folded line. The end of its body is stated once. Any other head is refused: the proxy does not
+guess.
 """
 
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.types import Headers
 
 MAX_LINE_BYTES = 32 * 1024
@@ -21,34 +22,33 @@ MAX_FIELD_BYTES = 16 * 1024
 field is a session token, and session tokens become longer from year to year.
 """
 
+MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_FIELDS = 2048
 """Most fields of a request. S3 accepts 2 KiB of user metadata, which may have some 700 names."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Fields that concern the coding of a body, its trailers, or another protocol.
-_NOT_HERE = frozenset({"te", "trailer", "upgrade"})
+# The beginning of a request of which the rest has not come yet.
+_BEGINNING = re.compile(
+    rb"(?:\r(?:\n|\Z))?(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+(?: [^\x00-\x1f\x7f]*(?:\r|\Z)|\Z)|\Z)"
+)
+# Bytes that no line of a head may have. A tab may stand in a field.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_BUT_TAB = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _ONCE = frozenset({"content-length", "expect", "host", "transfer-encoding"})
 """Fields that may come once. All but Host concern the body that follows."""
-_BODILESS = (b"GET ", b"HEAD ")
-_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"})
-_OPTIONS = frozenset({"close", "keep-alive"})
 _DIGITS = re.compile(r"[0-9]{1,18}")
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18}) *(?=\r\n)", re.IGNORECASE)
-_FRAMING = re.compile(rb"[\r\n][ \t]*(?:content-length|transfer-encoding|upgrade)|[\r\n][ \t]", re.IGNORECASE)
-_MOST_PLAIN_FIELDS = 100
 _MOST_NAMES = 512
-
-
-class _NotPlain(Exception):
-    """Raised if a head is not of the strict form, so that aiohttp must parse it."""
+_MOST_LOOKED_AT = 64
 
 
 class Head(NamedTuple):
     """The parts of a head. ``target`` and the names of ``fields`` are as sent. The values of ``fields`` have
-    no white space around them.
+    no white space around them. Bytes beyond ASCII are decoded from UTF-8 with surrogateescape.
 
-    ``body_bytes``: the length of the body; None if the body is chunked. ``awaits_go``: the client sends the
-    body only after an interim answer (``Expect: 100-continue``), or after some time.
+    ``keep_alive``: the client may send another request on the connection. ``body_bytes``: the length of the
+    body; None if the body is chunked. ``awaits_go``: the client sends the body only after an interim answer
+    (``Expect: 100-continue``), or after some time. ``is_http_11``: the client speaks HTTP/1.1; otherwise
+    HTTP/1.0.
     """
 
     method: str
@@ -57,6 +57,12 @@ class Head(NamedTuple):
     keep_alive: bool
     body_bytes: int | None = 0
     awaits_go: bool = False
+    is_http_11: bool = True
+
+    @property
+    def is_bare(self) -> bool:
+        """True if no body follows."""
+        return self.body_bytes == 0
 
 
 class HeadReader:
@@ -67,101 +73,108 @@ class HeadReader:
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
-    def read(self, raw: bytes) -> Head | None:
-        """Parse ``raw``, the head of a GET or HEAD without a body, including its empty line. Return None if
-        it is not of the strict form.
-        """
-        if not raw.startswith(_BODILESS):
-            return None
-        head = self.read_any(raw)
-        return None if head is None or head.body_bytes != 0 or head.awaits_go else head
-
-    def read_any(self, raw: bytes) -> Head | None:
-        """Parse ``raw`` as ``read`` does. The request may have any method of S3, and a body."""
-        try:
-            line, *rest = raw[:-4].decode("ascii").split("\r\n")
-            # Tabs, NULs, and a CR or LF without the other are not printable.
-            if not line.isprintable() or not "".join(rest).isprintable():
-                return None
-            method, target = _request_line(line)
-            once: dict[str, str] = {}
-            options: list[str] = []
-            fields = self._fields(rest, once, options)
-            head = Head(method, target, fields, _keep_alive(options), *_body(once))
-        except (UnicodeDecodeError, _NotPlain):
-            return None
-        # Parsers differ in whether a body may follow a HEAD.
-        return None if method == "HEAD" and head.body_bytes != 0 else head
+    def read(self, raw: bytes) -> Head:
+        """Parse ``raw``, a head with its empty line. Raises InvalidRequest."""
+        if len(raw) > MOST_HEAD_BYTES:
+            raise too_long()
+        line, *rest = raw[:-4].decode("utf-8", "surrogateescape").split("\r\n")
+        # RFC 9112 section 2.2: an empty line may come before the request line.
+        if not line and rest:
+            line, *rest = rest
+        # Most heads are plain text, for which one look at all lines is enough.
+        if not "".join(rest).isprintable():
+            for text in rest:
+                if _CONTROL_BUT_TAB.search(text):
+                    raise InvalidRequest("A header field has a control character")
+        method, target, is_http_11 = _request_line(line)
+        once: dict[str, str] = {}
+        options: list[str] = []
+        fields = self._fields(rest, once, options)
+        if is_http_11 and "host" not in once:
+            raise InvalidRequest("The request has no Host field")
+        # The bytes behind a CONNECT may belong to the tunnel that the client hopes for.
+        keep_alive = _keep_alive(options, is_http_11=is_http_11) and method != "CONNECT"
+        body_bytes, awaits_go = _body(once, is_http_11=is_http_11)
+        return Head(method, target, fields, keep_alive, body_bytes, awaits_go, is_http_11)
 
     def _fields(self, lines: list[str], once: dict[str, str], options: list[str]) -> Headers:
         """Return the fields in ``lines``. Set ``once`` to those that may come once, with lower-case names.
         Append to ``options`` the values of Connection.
         """
-        if len(lines) > _MOST_PLAIN_FIELDS:
-            raise _NotPlain
+        if len(lines) > MOST_FIELDS:
+            raise InvalidRequest(f"The request has more than {MOST_FIELDS} header fields")
         fields: list[tuple[str, str]] = []
         for line in lines:
             name, colon, value = line.partition(":")
             lowered = self._names.get(name) or self._prove(name)
-            value = value.strip(" ")
-            if not colon or lowered in _NOT_HERE or len(line) > MAX_FIELD_BYTES:
-                raise _NotPlain
+            value = value.strip(" \t")
+            if not colon:
+                raise InvalidRequest("A header field has no colon")
+            if len(line) > MAX_FIELD_BYTES:
+                raise InvalidRequest(f"A header field is longer than {MAX_FIELD_BYTES} bytes")
             if lowered in _ONCE:
                 if lowered in once:
-                    raise _NotPlain
+                    raise InvalidRequest(f"The header field {name} comes twice")
                 once[lowered] = value
             elif lowered == "connection":
                 options.append(value)
             fields.append((name, value))
-        if "host" not in once:
-            raise _NotPlain
         return tuple(fields)
 
     def _prove(self, name: str) -> str:
         if not _TOKEN.fullmatch(name):
-            raise _NotPlain
+            # A space or a tab at its beginning would continue the field before (RFC 9112 section 5.2).
+            raise InvalidRequest("A header field has a name that HTTP does not allow")
         if len(self._names) >= _MOST_NAMES:
             self._names.clear()
         self._names[name] = lowered = name.lower()
         return lowered
 
 
-def _request_line(line: str) -> tuple[str, str]:
+def may_begin(data: bytes) -> bool:
+    """Return False if no request begins with ``data``: the client speaks another protocol."""
+    # The first bytes are enough. A client may send a long line byte by byte.
+    return _BEGINNING.match(data[:_MOST_LOOKED_AT]) is not None
+
+
+def too_long() -> InvalidRequest:
+    """Return the error for a head that is too long."""
+    return InvalidRequest(f"The header of the request is longer than {MOST_HEAD_BYTES} bytes")
+
+
+def _request_line(line: str) -> tuple[str, str, bool]:
+    """Return the method, the target, and whether the version is HTTP/1.1."""
     method, _, rest = line.partition(" ")
     target, _, version = rest.partition(" ")
-    if method not in _METHODS or version != "HTTP/1.1" or not target.startswith("/"):
-        raise _NotPlain
+    if not _TOKEN.fullmatch(method) or not target or _CONTROL.search(target):
+        raise InvalidRequest("The request line is not that of an HTTP/1.1 request")
+    if version not in {"HTTP/1.1", "HTTP/1.0"}:
+        raise InvalidRequest("The request is not HTTP/1.1", hint="use HTTP/1.1")
     if len(line) > MAX_LINE_BYTES:
-        raise _NotPlain
-    return method, target
+        raise InvalidRequest(f"The request line is longer than {MAX_LINE_BYTES} bytes")
+    return method, target, version == "HTTP/1.1"
 
 
-def _keep_alive(options: list[str]) -> bool:
-    """Return True unless ``options``, values of Connection, end the connection."""
-    kinds = set(map(str.lower, options))
-    if not kinds <= _OPTIONS:
-        raise _NotPlain
-    return "close" not in kinds
+def _keep_alive(options: list[str], *, is_http_11: bool) -> bool:
+    """Return True if the connection continues after a request. ``options``: the values of Connection."""
+    if not options:
+        return is_http_11
+    kinds = {kind.strip(" \t") for kind in ",".join(options).lower().split(",")}
+    return "close" not in kinds and (is_http_11 or "keep-alive" in kinds)
 
 
-def _body(once: Mapping[str, str]) -> tuple[int | None, bool]:
+def _body(once: Mapping[str, str], *, is_http_11: bool) -> tuple[int | None, bool]:
     """Return ``Head.body_bytes`` and ``Head.awaits_go``, from the fields that may come once."""
-    length, coding, expected = once.get("content-length"), once.get("transfer-encoding"), once.get("expect")
-    if expected is not None and expected.lower() != "100-continue":
-        raise _NotPlain
+    length, coding = once.get("content-length"), once.get("transfer-encoding")
+    # HTTP/1.0 knows no interim answers.
+    awaits_go = is_http_11 and once.get("expect", "").lower() == "100-continue"
     if coding is not None:
-        if length is not None or coding.lower() != "chunked":
-            raise _NotPlain
-        return None, expected is not None
+        if length is not None:
+            raise InvalidRequest("The request has both Content-Length and Transfer-Encoding")
+        # Not only ASCII letters have a lower-case letter of ASCII: the Kelvin sign has one too.
+        if not coding.isascii() or coding.lower() != "chunked" or not is_http_11:
+            raise InvalidRequest("Transfer-Encoding may only be chunked, and only in HTTP/1.1")
+        return None, awaits_go
     if length is not None and not _DIGITS.fullmatch(length):
-        raise _NotPlain
-    return int(length or 0), expected is not None
-
-
-def body_bytes(raw: bytes) -> int | None:
-    """Return the length of the body after the head ``raw``; None if only aiohttp can find out."""
-    framing = len(_FRAMING.findall(raw))
-    if not framing:
-        return 0
-    lengths = _LENGTH.findall(raw)
-    return int(lengths[0]) if framing == len(lengths) == 1 else None
+        raise InvalidRequest("Content-Length is not a number")
+    return int(length or 0), awaits_go

@@ -1,8 +1,8 @@
-"""The fast lane: answers hits in the connection's own protocol, without a task and without aiohttp.
+"""The fast lane: answers hits in the connection's own protocol, without a task.
 
-Laws: the lane decides nothing itself. For parsing, rights and answers it calls the functions of the general
-lane (``RequestAuthorizer.identify``, ``answer_for``, ``with_own``). It remembers requests that it has seen
-(request_cache.py). If it cannot answer a request, it writes and counts nothing.
+Laws: the lane decides nothing itself. For parsing, rights and answers it calls the same functions as the task
+that answers all other requests (``RequestAuthorizer.identify``, ``answer_for``, ``with_own``). It remembers
+requests that it has seen (request_cache.py). If it cannot answer a request, it writes and counts nothing.
 """
 
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
@@ -31,6 +31,8 @@ from shadeproxy.engine.base import NO_HIT, Hit, ReadRequest, ReadsNow
 from shadeproxy.engine.read.hits import Hits
 from shadeproxy.engine.worker_reads import WorkerReads
 from shadeproxy.telemetry.requests import RequestCounts, RequestRow
+
+_READS = (b"GET ", b"HEAD ")
 
 
 class FastLane:
@@ -110,11 +112,9 @@ class FastLane:
             return LATER
         return self.look(raw, out)
 
-    def parse(self, raw: bytes) -> Head | None:
-        """Return the parts of the head of a request that the lane has not answered. Return None if aiohttp
-        must parse it.
-        """
-        return self._heads.read_any(raw)
+    def parse(self, raw: bytes) -> Head:
+        """Return the parts of the head of a request that the lane has not answered. Raises InvalidRequest."""
+        return self._heads.read(raw)
 
     def look(self, raw: bytes, out: Writer) -> Outcome:
         """Answer a request that the request cache does not know: parse it, and verify its signature. Return
@@ -125,7 +125,7 @@ class FastLane:
             asked = self._identify_cached(raw) or self._identify(raw)
             if asked is None or not isinstance(asked.found, ObjectMeta):
                 return asked
-        except Exception:  # noqa: BLE001 - nothing was written: the general lane meets and answers the error
+        except Exception:  # noqa: BLE001 - nothing was written: the task meets and answers the error
             return None
         if asked.plain and self._memory.answer_first(asked.call, out, began_s):
             return True
@@ -173,8 +173,10 @@ class FastLane:
         """Parse and authorise a read. Return None if the cache may not answer the request. Raises as
         ``identify``.
         """
+        if not raw.startswith(_READS):
+            return None
         head = self._heads.read(raw)
-        if head is None:
+        if not head.is_bare or not head.is_http_11:
             return None
         call, _ = self._handler.identify(head.method, head.target, head.fields)
         if not self._handler.reads_cache(call):

@@ -1,4 +1,4 @@
-"""A forwarded request for whose answer a connection waits. A task answers it, without aiohttp.
+"""A request for whose answer a connection waits, and that a task answers.
 
 Laws: a connection has at most one pending request, and serves no other request meanwhile. If the answer is
 complete before the body, the rest of the body is dropped for some seconds. If the connection ended at once,
@@ -15,7 +15,7 @@ from shadeproxy.api.s3.auth.authenticator import Authenticated
 from shadeproxy.api.s3.exchange import Call
 from shadeproxy.api.s3.forward_handler import ForwardHandler
 from shadeproxy.api.s3.head import Head
-from shadeproxy.api.s3.port import BodyPort, Outlet
+from shadeproxy.api.s3.port import Outlet, RequestPort
 from shadeproxy.api.s3.request_body import BodyConnection, ClientBody
 
 LINGER_S = 5.0
@@ -56,6 +56,13 @@ class PendingForward:
         # A task that is cancelled before its first step runs no line of ``_run``.
         self._task.add_done_callback(self._ended)
 
+    @property
+    def may_be_followed(self) -> bool:
+        """True if the client may send another request behind this one: it has not asked for the end of the
+        connection.
+        """
+        return self._head.keep_alive
+
     def look(self) -> None:
         """Do nothing: the task itself waits until the client takes more bytes."""
 
@@ -75,7 +82,7 @@ class PendingForward:
 
     async def _run(self) -> bool:
         """Serve the request. Return True if the connection continues."""
-        port = BodyPort(self._connection, self._head, self.body)
+        port = RequestPort(self._connection, self._head, self.body)
         response = await self._handler.serve(port, self._known)
         if not self.body.is_read:
             with suppress(TimeoutError):
@@ -84,5 +91,8 @@ class PendingForward:
         return bool(response.keep_alive) and self.body.is_over
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
-        keep = not task.cancelled() and task.exception() is None and task.result()
-        self._connection.read_over(keep=keep)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            facts = {"message": "a request ended by an error that was not answered", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(facts)
+        self._connection.read_over(keep=not task.cancelled() and error is None and task.result())

@@ -13,7 +13,7 @@ from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.handler import BegunRead, S3Handler
 from shadeproxy.api.s3.lane_read import EngineLaneRead
 from shadeproxy.api.s3.plain_miss import PlainMiss
-from shadeproxy.api.s3.port import DirectPort, Outlet
+from shadeproxy.api.s3.port import Outlet, Port
 from shadeproxy.api.s3.relay_read import RelayRead
 from shadeproxy.api.s3.response import break_off
 from shadeproxy.origin.interim import MOST_INTERIM, PROCESSING
@@ -50,7 +50,7 @@ class PendingRead:
         self._read: BegunRead | None = None
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] | None = None
-        self._port: DirectPort | None = None
+        self._port: Port | None = None
         self._interim = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -141,7 +141,7 @@ class PendingRead:
         keep = False
         try:
             method = asked.call.request.method
-            self._port = DirectPort(self._connection, method, keep_alive=asked.keep_alive)
+            self._port = Port(self._connection, method, keep_alive=asked.keep_alive)
             keep = await self._s3.serve_read(self._port, asked, begun)
         finally:
             if self._timer is not None:

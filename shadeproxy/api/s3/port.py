@@ -1,32 +1,19 @@
-"""The interface through which the listener gets requests and sends answers. Each lane has its own
-implementation.
-
-``WireResponse`` (response.py) sends an answer through aiohttp; ``DirectResponse`` writes it to the
-connection's transport. Both send the same bytes, because both make the head with ``render_head`` and frame
-the body in the same way.
-"""
+"""A request on a client's connection, and the answer to it."""
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Iterable
 from typing import Protocol
 
-from aiohttp import web
-from aiohttp.client_exceptions import ClientPayloadError
-
 from shadeproxy.api.s3.head import Head
-from shadeproxy.api.s3.request_body import CONTINUE, ClientBody, RequestBody
+from shadeproxy.api.s3.request_body import ClientBody
 from shadeproxy.api.s3.response import (
     NO_BODY_STATUSES,
     WRITE_BYTES,
-    WireResponse,
     break_off,
     connection_fields,
     render_head,
 )
-from shadeproxy.core.errors import BodyIncomplete
-from shadeproxy.core.types import Headers
 
 TURN_BYTES = 2 * WRITE_BYTES
 """Most bytes that a client is sent in one turn of the loop. With half as many, misses of 4 MiB cost a tenth
@@ -39,39 +26,6 @@ _RELAYED = b"\0shadeproxy-for/"
 _SECURE, _PLAIN = b"s", b"p"
 
 
-class Response(Protocol):
-    """One answer that is being sent to a client."""
-
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def keep_alive(self) -> bool | None:
-        """True if the connection serves another request after this answer. It is known once the answer has
-        begun.
-        """
-        ...
-
-    bytes_sent: int
-    """Bytes of the body that were sent."""
-
-    def begin(self) -> object:
-        """Settle the head of the answer. Call it once. Raises ConnectionError if the client has gone."""
-        ...
-
-    async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send a piece of the body. Wait while the client takes bytes more slowly than they are written."""
-        ...
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Send the last bytes of the body, and end the answer."""
-        ...
-
-    def abort(self) -> None:
-        """Reset the connection, so that the client sees that the answer broke off."""
-        ...
-
-
 class HasPeer(Protocol):
     """A connection, or a request on a connection. Both know the address of the client."""
 
@@ -79,123 +33,6 @@ class HasPeer(Protocol):
     def peer(self) -> str:
         """The client's address without its port; "" if it is unknown."""
         ...
-
-
-class Port(HasPeer, Protocol):
-    """The source of a request and the destination of its answer."""
-
-    method: str
-
-    @property
-    def unread(self) -> bool:
-        """True if the request has a body whose end was not read."""
-        ...
-
-    def respond(
-        self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
-    ) -> Response:
-        """Return an answer that has not begun. ``headers``: all fields except Connection and
-        Transfer-Encoding. ``close``: end the connection after the answer.
-        """
-        ...
-
-
-class RequestPort(Port, Protocol):
-    """The source of a request that is not parsed yet, and may have a body. ``target``: as in the request
-    line. ``fields``: names and values as sent. ``scheme``: "https" or "http", as the client sent the request.
-    """
-
-    @property
-    def target(self) -> str: ...
-
-    @property
-    def fields(self) -> Headers: ...
-
-    @property
-    def scheme(self) -> str: ...
-
-    @property
-    def body(self) -> RequestBody: ...
-
-
-class AiohttpPort:
-    """A request that aiohttp parsed. Implements ``RequestPort``."""
-
-    def __init__(self, http: web.BaseRequest) -> None:
-        self._http = http
-        self.method = http.method
-        self.target = http.raw_path
-        self.body = AiohttpBody(http)
-
-    @property
-    def fields(self) -> Headers:
-        return tuple(
-            (name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
-            for name, value in self._http.raw_headers
-        )
-
-    @property
-    def scheme(self) -> str:
-        return scheme_of(self._http.transport)
-
-    @property
-    def peer(self) -> str:
-        return peer_of(self._http.transport)
-
-    @property
-    def unread(self) -> bool:
-        return self._http.body_exists and not self._http.content.at_eof()
-
-    def respond(
-        self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
-    ) -> WireResponse:
-        return WireResponse(status, headers, http=self._http, body=body, close=close)
-
-
-class AiohttpBody:
-    """The body of a request that aiohttp parsed. Implements ``RequestBody``."""
-
-    def __init__(self, http: web.BaseRequest) -> None:
-        self._http = http
-        self._content = http.content
-        self._taken_bytes = 0
-
-    @property
-    def awaits_go(self) -> bool:
-        http = self._http
-        expects = http.headers.get("Expect", "").lower() == "100-continue"
-        return expects and http.version >= (1, 1) and not self._content.at_eof()
-
-    async def invite(self) -> None:
-        """Send the interim answer for which the client waits."""
-        await self._http.writer.write(CONTINUE)
-        # aiohttp takes a counter other than 0 for a sign that the answer has begun.
-        self._http.writer.output_size = 0
-
-    def next_now(self) -> bytes | None:
-        """Return the next bytes of the body; see ``RequestBody.next_now``."""
-        if self._content.total_bytes == self._taken_bytes and not self._content.is_eof():
-            return None
-        with _broken_bodies():
-            piece = self._content.read_nowait()
-        self._taken_bytes += len(piece)
-        return piece
-
-    async def next(self) -> bytes:
-        """Wait for the next bytes of the body, and return them; see ``RequestBody.next``."""
-        with _broken_bodies():
-            piece = await self._content.readany()
-        self._taken_bytes += len(piece)
-        return piece
-
-
-@contextmanager
-def _broken_bodies() -> Iterator[None]:
-    """Raise BodyIncomplete in place of aiohttp's errors."""
-    try:
-        yield
-    except (web.RequestPayloadError, ClientPayloadError):
-        raise BodyIncomplete("The body ended early, or its transfer coding is broken") from None
 
 
 class Outlet(HasPeer, Protocol):
@@ -214,19 +51,21 @@ class Outlet(HasPeer, Protocol):
         ...
 
 
-class DirectPort:
-    """A request without a body, which the fast lane has parsed. ``keep_alive``: the client may send another
-    request on this connection.
+class Port:
+    """The source of a request without a body, and the destination of its answer. ``keep_alive``: the client
+    may send another request on this connection. ``is_http_11``: see ``Head``.
     """
 
-    def __init__(self, outlet: Outlet, method: str, *, keep_alive: bool) -> None:
+    def __init__(self, outlet: Outlet, method: str, *, keep_alive: bool, is_http_11: bool = True) -> None:
         self.method = method
         self._outlet = outlet
         self._keep_alive = keep_alive
-        self._response: DirectResponse | None = None
+        self._is_http_11 = is_http_11
+        self._response: Response | None = None
 
     @property
     def unread(self) -> bool:
+        """True if the request has a body whose end was not read."""
         return False
 
     @property
@@ -236,27 +75,37 @@ class DirectPort:
 
     @property
     def peer(self) -> str:
+        """The client's address; see ``HasPeer``."""
         return self._outlet.peer
 
     def respond(
         self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
-    ) -> "DirectResponse":
-        keep = self._keep_alive and not close
-        self._response = DirectResponse(
-            self._outlet, status, headers, body=body, head_only=self.method == "HEAD", keep_alive=keep
+    ) -> "Response":
+        """Return an answer that has not begun. ``headers``: all fields except Connection and
+        Transfer-Encoding. ``close``: end the connection after the answer.
+        """
+        self._response = Response(
+            self._outlet,
+            status,
+            headers,
+            body=body,
+            head_only=self.method == "HEAD",
+            keep_alive=self._keep_alive and not close,
+            is_http_11=self._is_http_11,
         )
         return self._response
 
 
-class BodyPort(DirectPort):
-    """A request that the listener has parsed, and that may have a body. Implements ``RequestPort``."""
+class RequestPort(Port):
+    """The source of a request that may have a body. ``target`` and ``fields``: see ``Head``."""
 
     def __init__(self, outlet: Outlet, head: Head, body: ClientBody) -> None:
-        super().__init__(outlet, head.method, keep_alive=head.keep_alive)
+        super().__init__(outlet, head.method, keep_alive=head.keep_alive, is_http_11=head.is_http_11)
         self.target, self.fields, self.body = head.target, head.fields, body
 
     @property
     def scheme(self) -> str:
+        """The scheme by which the client sent the request: "https" or "http"."""
         return scheme_of(self._outlet.transport)
 
     @property
@@ -264,9 +113,10 @@ class BodyPort(DirectPort):
         return not self.body.is_read
 
 
-class DirectResponse:
+class Response:
     """One answer, written straight to the transport. Its head is sent together with the first piece of the
-    body.
+    body. Between two writes the connection could break, and some clients would take the head alone for an
+    empty body.
     """
 
     def __init__(
@@ -278,25 +128,31 @@ class DirectResponse:
         body: bytes = b"",
         head_only: bool,
         keep_alive: bool,
+        is_http_11: bool = True,
     ) -> None:
         self.status = status
         self.bytes_sent = 0
+        """Bytes of the body that were sent."""
         self.is_sending = False
         self._outlet = outlet
         self._fields = list(headers)
         self._whole_body = body
         self._has_body = not head_only and status not in NO_BODY_STATUSES
         self._wants_keep = keep_alive
+        self._is_http_11 = is_http_11
         self.keep_alive = False
+        """True if the connection serves another request after this answer. It is known once the answer has
+        begun.
+        """
         self._head = b""
         self._chunked = False
         self._aborted = False
         self._turn_ends = TURN_BYTES
 
     def begin(self) -> None:
-        """Settle the head of the answer. It is sent with the first piece of the body."""
+        """Settle the head of the answer. Call it once. The head is sent with the first piece of the body."""
         fields, self._chunked, self.keep_alive = connection_fields(
-            self._fields, has_body=self._has_body, keep=self._wants_keep, http_11=True
+            self._fields, has_body=self._has_body, keep=self._wants_keep, http_11=self._is_http_11
         )
         self._head = render_head(self.status, fields)
 

@@ -11,17 +11,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from shadeproxy.api.s3.answer_end import AnswerEnd
-from shadeproxy.api.s3.connection import MOST_HEAD_BYTES, MOST_HELD_BYTES
+from shadeproxy.api.s3.connection import MOST_HELD_BYTES
 from shadeproxy.api.s3.exchange import Asked
-from shadeproxy.api.s3.head import body_bytes
+from shadeproxy.api.s3.head import MOST_HEAD_BYTES, Head, may_begin
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.pending_forward import PendingForward
 from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.relay_connection import RelayConnection
+from shadeproxy.api.s3.response import close_later
 from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.watched_client import WatchedClient
 from shadeproxy.api.s3.worker_forwarder import WorkerForwarder
 from shadeproxy.api.s3.worker_relays import BeginsLaneReads, WorkerLaneRead
+from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.pace import set_done
 
 _HEAD_END = b"\r\n\r\n"
@@ -39,6 +41,8 @@ _READING = 3
 """This process answers a read (worker_misses.py, worker_relays.py). The bytes after its request are held."""
 _FORWARDING = 4
 """This process forwards a request (pending_forward.py). The bytes after its body are held."""
+_ENDED = 5
+"""The last answer was sent. All bytes that still come are dropped."""
 
 Connect = Callable[[asyncio.Protocol, str], Awaitable[None]]
 
@@ -70,14 +74,13 @@ class WorkerProtocol(WatchedClient):
         self._patience: asyncio.TimerHandle | None = None
         self._forwards = forwards
         self._forwarding: PendingForward | None = None
-        self._drained: asyncio.Future[None] | None = None
         self._fill: WorkerLaneRead | None = None
         self._raw = b""  # The head of the request that ``_fill`` answers, in case it must be relayed.
         self._connect = connect
         self._others = others
         self._lane = _OURS
         self._held = b""
-        self._paused = self._ending = False
+        self._ending = False
         self._stopped = False
         """True if the transport was told to stop reading from the client."""
         self._full: set[int] = set()  # The lanes whose receiver accepts no more bytes of the client now.
@@ -111,6 +114,8 @@ class WorkerProtocol(WatchedClient):
 
     def receive(self, data: bytes) -> None:
         """Process bytes of the client."""
+        if self._lane == _ENDED:
+            return
         if self._lane == _GIVEN and self._coordinator is not None:
             self._active = True
             self._coordinator.write(data)
@@ -190,8 +195,8 @@ class WorkerProtocol(WatchedClient):
                 return
             end = self._held.find(_HEAD_END) + len(_HEAD_END)
             if end < len(_HEAD_END):
-                if len(self._held) > MOST_HEAD_BYTES:
-                    self._pass_on(self._held, one_request=False)
+                if len(self._held) > MOST_HEAD_BYTES or not may_begin(self._held):
+                    self._pass_on(self._held, one_request=False)  # The coordinator refuses these bytes.
                 return
             raw, self._held = self._held[:end], self._held[end:]
             self._steps += 1
@@ -206,12 +211,21 @@ class WorkerProtocol(WatchedClient):
             self._asked = outcome if isinstance(outcome, Asked) else None
             if self._asked is not None and self._read(self._asked, raw):
                 return
-            if self._forwards is not None and (pending := self._forwards.begin(raw, self)) is not None:
-                self._forward(pending)
-                return
-            is_new = raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
-            bare = is_new and body_bytes(raw) == 0 and raw.startswith((b"GET ", b"HEAD "))
-            self._pass_on(raw, one_request=bare)
+            raw = raw.removeprefix(b"\r\n")  # An empty line may come before a request.
+            head = self._parsed(raw)
+            if head is not None and self._forwards is not None:
+                pending = self._forwards.begin(head, self)
+                if pending is not None:
+                    self._forward(pending)
+                    return
+            self._pass_on(raw, one_request=head is not None and head.is_bare)
+
+    def _parsed(self, raw: bytes) -> Head | None:
+        """Return the parts of a head; None if the coordinator must refuse it."""
+        try:
+            return self._fast.parse(raw)
+        except InvalidRequest:
+            return None
 
     # ------------------------------------------------------------------ reads that this process answers
 
@@ -222,26 +236,6 @@ class WorkerProtocol(WatchedClient):
             return False
         self._lane, self._raw = _READING, raw
         return True
-
-    @property
-    def peer(self) -> str:
-        """The client's address without its port."""
-        return peer_of(self._client)
-
-    @property
-    def paused(self) -> bool:
-        """True while the client takes bytes more slowly than they are written."""
-        return self._paused
-
-    def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
-        """Write ``pieces`` of an answer to the client."""
-        if self._client is not None and not self._client.is_closing():
-            self._client.writelines(pieces)
-            self._active = True
-
-    def call_in_turn(self, function: Callable[[], None]) -> None:
-        """Call ``function`` in a later turn of the event loop."""
-        self._loop.call_soon(function)
 
     def read_ended(self, *, keep: bool) -> None:
         """Serve the next request, because the read has ended, or close the connection if not ``keep``."""
@@ -275,15 +269,6 @@ class WorkerProtocol(WatchedClient):
             held, self._held = self._held, b""
             pending.body.take(held)
 
-    def drained(self, *, gives_way: bool) -> Awaitable[None] | None:  # noqa: ARG002 - of ``Outlet``
-        """Return what to await before more is written, or None; see port.py ``Outlet.drained``."""
-        if self._client is None:
-            raise ConnectionResetError("the client is gone")
-        if not self._paused:
-            return None
-        self._drained = self._loop.create_future()
-        return self._drained
-
     def body_full(self, *, full: bool) -> None:
         """Stop or resume reading from the client; see ``BodyConnection.body_full``."""
         (self._full.add if full else self._full.discard)(_FORWARDING)
@@ -297,10 +282,13 @@ class WorkerProtocol(WatchedClient):
         """Serve the next request, because the forwarded one has ended, or close the connection if not
         ``keep``.
         """
-        self._forwarding, self._lane, self._active = None, _OURS, True
+        ended, self._forwarding, self._lane, self._active = self._forwarding, None, _OURS, True
         self._full.discard(_FORWARDING)
         if keep:
             self._loop.call_soon(self._resume)
+        elif ended is not None and ended.may_be_followed and self._client is not None:
+            self._lane = _ENDED
+            close_later(self._client)
         else:
             self.end()  # Bytes that still come belong to no request: over TLS they can come after a close.
 
@@ -364,7 +352,7 @@ class WorkerProtocol(WatchedClient):
             return  # The client has gone, or got the last answer: a 503, perhaps, in place of this one.
         self._end_fill()
         self._answered()
-        if self._lane in {_OURS, _READING, _FORWARDING}:
+        if self._lane in {_OURS, _READING, _FORWARDING, _ENDED}:
             self.cut()  # The coordinator answered although no request was sent.
             return
         self._client.write(data)
@@ -387,10 +375,13 @@ class WorkerProtocol(WatchedClient):
         self._coordinator = None
         self._end_fill()
         self.coordinator_full(full=False)
-        if self._lane in {_READING, _FORWARDING}:
+        if self._lane in {_READING, _FORWARDING, _ENDED}:
             return
         if self._lane == _ONE_REQUEST or self._answer.may_seem_complete:
             self.cut()
+        elif self._lane == _GIVEN and self._client is not None:
+            self._lane = _ENDED
+            close_later(self._client)  # The client may have sent more behind a request that was refused.
         else:
             self._close()
 

@@ -26,29 +26,6 @@ of them. A chunk has two.
 """
 
 
-class RequestBody(Protocol):
-    """The body of a request, which is read once. ``awaits_go``: the client waits for an interim answer before
-    it sends the body.
-    """
-
-    @property
-    def awaits_go(self) -> bool: ...
-
-    async def invite(self) -> None:
-        """Send that interim answer."""
-        ...
-
-    def next_now(self) -> bytes | None:
-        """Return the next bytes of the body; b"" at its end; None if they have not arrived. Raises
-        BodyIncomplete if the body ends early, or its transfer coding is broken.
-        """
-        ...
-
-    async def next(self) -> bytes:
-        """Wait for the next bytes of the body, and return them as ``next_now`` does."""
-        ...
-
-
 class Coding(Protocol):
     """The coding by which a body is sent. ``is_over``: True once the whole body was taken. ``is_broken``:
     True if the bytes do not follow the coding. The end of the body is never found then.
@@ -159,7 +136,7 @@ class BodyConnection(Protocol):
 
 
 class ClientBody:
-    """The body that follows ``head`` on ``connection``. Implements ``RequestBody``."""
+    """The body that follows ``head`` on ``connection``. It is read once."""
 
     def __init__(self, head: Head, connection: BodyConnection) -> None:
         self.is_over = head.body_bytes == 0
@@ -181,6 +158,7 @@ class ClientBody:
 
     @property
     def awaits_go(self) -> bool:
+        """True if the client waits for an interim answer before it sends the body."""
         return self._expects and not self.is_read
 
     def take(self, data: bytes) -> None:
@@ -221,7 +199,9 @@ class ClientBody:
             transport.write(CONTINUE)
 
     def next_now(self) -> bytes | None:
-        """Return the next bytes of the body; see ``RequestBody.next_now``."""
+        """Return the next bytes of the body; b"" at its end; None if they have not arrived. Raises
+        BodyIncomplete if the body ends early, or its transfer coding is broken.
+        """
         if self._pieces:
             piece = self._pieces.popleft()
             self._waiting_bytes -= len(piece)
@@ -233,17 +213,19 @@ class ClientBody:
         return b"" if self.is_over else None
 
     async def next(self) -> bytes:
-        """Wait for the next bytes of the body, and return them; see ``RequestBody.next``."""
+        """Wait for the next bytes of the body, and return them as ``next_now`` does."""
         while (piece := self.next_now()) is None:
             await self._wait()
         return piece
 
     async def drop(self) -> None:
-        """Drop all bytes of the body, until its end has arrived. Read on from the client."""
+        """Drop all bytes of the body, until its end has arrived. Read on from the client. A body that is
+        broken has no end.
+        """
         self._is_dropped, self._waiting_bytes = True, 0
         self._pieces.clear()
         self._read_on()
-        while not self.is_over:
+        while not (self.is_over or self._coding.is_broken):
             await self._wait()
 
     async def _wait(self) -> None:

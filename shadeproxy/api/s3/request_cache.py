@@ -1,13 +1,13 @@
 """The request cache: answers hits of known objects for known clients in one plain call.
 
-Laws: nothing is decided here. The cache holds results of functions of the general lane
+Laws: nothing is decided here. The cache holds results of the functions that answer other requests too
 (``RequestAuthorizer.identify``, ``answer_read``, ``with_own``), found by the exact bytes of the request.
 Every signature is verified again (signed.py). If a request is not known, nothing is written or recorded.
 
 The head of an answer is kept without its changing parts: request id, time and span. ``answer_read`` and
-``render_head`` have made the head, so both lanes send the same bytes. If the changing parts cannot be told
-apart from the origin's fields, the head is not kept. ``_request_cache.pyx`` is ``RequestCache.answer``
-compiled: change both together.
+``render_head`` have made the head, so a hit has the same bytes as an answer of a task. If the changing parts
+cannot be told apart from the origin's fields, the head is not kept. ``_request_cache.pyx`` is
+``RequestCache.answer`` compiled: change both together.
 """
 
 from bisect import bisect_left

@@ -1,29 +1,23 @@
-"""An answer on the wire: its head is rendered here, and its body is written as fast as the client takes it.
+"""The head of an answer, and how a connection ends.
 
-Laws: aiohttp adds, drops and re-encodes nothing. (Its own header writer would add Server and Content-Type,
-and lose bytes that are not UTF-8.) An answer that has begun and cannot be completed is broken off, so that a
-client never takes a short body for a whole one.
+Law: an answer that has begun and cannot be completed is broken off, so that a client never takes a short body
+for a whole one.
 """
 
 import asyncio
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 from typing import cast
-
-from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
 
 from shadeproxy.core.sockets import reset_on_close
 from shadeproxy.core.types import names_of
 
 WRITE_BYTES = 256 * 1024
 """Largest piece that is passed to the transport before the sender waits until the client has taken bytes."""
-
-_FIRST_BYTES = 16 * 1024
-_NOTHING = memoryview(b"")
 
 KEEPALIVE_S = 75.0
 """Seconds for which a connection may be idle, and for which a client may take no byte of its answer."""
@@ -33,6 +27,9 @@ PEER_KEEPALIVE_S = 3 * KEEPALIVE_S
 within twice ``KEEPALIVE_S``, a client that takes no bytes. If the owner cut off the relayed answer before
 that, the owner would seem to have failed.
 """
+
+LINGER_S = 1.0
+"""Seconds for which bytes of a client are dropped after the last answer."""
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
 NO_BODY_STATUSES = frozenset({204, 304})
@@ -105,133 +102,14 @@ def break_off(transport: asyncio.BaseTransport) -> None:
     open_transport.abort()
 
 
-def _misleads_parser(request: web.BaseRequest) -> bool:
-    """Return True if aiohttp's parser may read the bytes behind ``request`` wrongly. So no request may follow
-    on the connection.
+def close_later(transport: asyncio.Transport) -> None:
+    """End a connection after its answer, although the client may still send. It is closed a little later, and
+    the caller must drop the bytes that come until then.
 
-    After an offer of another protocol, the parser drops bytes, or reads the body of a CONNECT as a request.
-    After a chunked body, it takes the last trailing field for a field of the next request.
+    If bytes are unread at the close, the kernel resets the connection, and the client may lose the answer
+    (RFC 9112 section 9.6).
     """
-    return (
-        request.method == "CONNECT" or "Upgrade" in request.headers or "Transfer-Encoding" in request.headers
-    )
-
-
-class WireResponse(web.StreamResponse):
-    """An answer that is sent through aiohttp. ``headers``: all fields except Connection and
-    Transfer-Encoding, which depend on the request and on Content-Length. ``close``: end the connection after
-    the answer.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        headers: Iterable[tuple[str, str]],
-        *,
-        http: web.BaseRequest,
-        body: bytes = b"",
-        close: bool = False,
-    ) -> None:
-        super().__init__(status=status)
-        self._http = http
-        self._wire_headers = list(headers)
-        self._writer: AbstractStreamWriter | None = None
-        self._whole_body = body
-        self._closing = close
-        self._head = b""
-        self._chunked = False
-        self._keep = False
-        self._has_body = True
-        self._finished = False
-        self._aborted = False
-        self.bytes_sent = 0
-
-    @property
-    def prepared(self) -> bool:
-        return self._writer is not None
-
-    @property
-    def keep_alive(self) -> bool:
-        """True if the connection serves another request after this answer. It is known once the answer has
-        begun.
-        """
-        return self._keep
-
-    def force_close(self) -> None:
-        """End the connection after this answer. Call it before ``prepare``."""
-        self._closing = True
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:  # noqa: ARG002 - aiohttp's
-        """Begin the answer. Only aiohttp calls this method; see ``begin``."""
-        return self.begin()
-
-    def begin(self) -> AbstractStreamWriter:
-        """Settle the head of the answer. Only the first call does something. Raises ConnectionResetError
-        after ``abort``.
-        """
-        if self._aborted:
-            raise ConnectionResetError("answer aborted")
-        if self._writer is not None:
-            return self._writer
-        request = self._http
-        self._has_body = request.method != "HEAD" and self.status not in NO_BODY_STATUSES
-        fields, chunked, self._keep = connection_fields(
-            self._wire_headers,
-            has_body=self._has_body,
-            keep=bool(request.keep_alive) and not self._closing and not _misleads_parser(request),
-            http_11=request.version >= (1, 1),
-        )
-        writer = request.writer
-        self._head, self._chunked = render_head(self.status, fields), chunked
-        self._writer = writer
-        return writer
-
-    async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send a piece of the body. Wait while the client takes bytes more slowly than they are written."""
-        assert self._writer is not None, "write before prepare"
-        view = memoryview(data)
-        if self._head and view:
-            await self._send_head(self._writer, view[:_FIRST_BYTES])
-            view = view[_FIRST_BYTES:]
-        for start in range(0, len(view), WRITE_BYTES):
-            piece = view[start : start + WRITE_BYTES]
-            await self._writer.write(piece)
-            self.bytes_sent += len(piece)
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Send the last bytes, and end the answer. Raises ConnectionResetError after ``abort``, so that
-        aiohttp sends nothing more.
-        """
-        if self._aborted:
-            raise ConnectionResetError("answer aborted")
-        if self._finished:
-            return
-        assert self._writer is not None, "write_eof before prepare"
-        body = data or self._whole_body
-        if body and self._has_body:
-            await self.write(body)
-        if self._head:
-            await self._send_head(self._writer)
-        await self._writer.write_eof()
-        self._finished = True
-
-    async def _send_head(self, writer: AbstractStreamWriter, first: memoryview = _NOTHING) -> None:
-        """Send the head and the first bytes of the body in one write.
-
-        Between two writes the connection could break. botocore would then, unless it streams the body, report
-        an empty body and no error.
-        """
-        body = bytes(first)
-        if self._chunked and body:
-            body = b"%x\r\n%b\r\n" % (len(body), body)
-        await writer.write(self._head + body)
-        self._head = b""
-        self.bytes_sent += len(first)
-        if self._chunked:
-            writer.enable_chunking()
-
-    def abort(self) -> None:
-        """Reset the connection, so that the client sees that the answer broke off."""
-        self._aborted = True
-        if self._http.transport is not None:
-            break_off(self._http.transport)
+    asyncio.get_running_loop().call_later(LINGER_S, transport.close)
+    with suppress(OSError):  # The client may have reset the connection.
+        if transport.can_write_eof():
+            transport.write_eof()

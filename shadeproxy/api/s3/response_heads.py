@@ -1,7 +1,7 @@
 """Heads of answers to reads. A head is made once for an object. It is kept without the parts that change from
 answer to answer.
 
-The functions of the general lane, ``answer_read`` and ``render_head``, make every head.
+``answer_read`` and ``render_head`` make every head, as they do for answers of tasks.
 """
 
 from typing import NamedTuple

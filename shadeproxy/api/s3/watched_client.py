@@ -1,12 +1,14 @@
-"""The part of a worker's client connection that a timer checks.
+"""The part of a worker's client connection that writes to the client, and that a timer checks.
 
 Laws, as in connection.py: an idle connection is closed. A connection is reset if bytes wait for its client
 and the client takes none.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import cast
 
+from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.response import break_off
 from shadeproxy.api.s3.sender import Copying
 
@@ -22,6 +24,8 @@ class WatchedClient(asyncio.Protocol):
         self._client: asyncio.Transport | None = None
         self.writer: Copying | None = None
         """Writes to the client. None unless the connection is open."""
+        self._paused = False
+        self._drained: asyncio.Future[None] | None = None
         self._active = False
         """True if bytes of an answer were sent since the last check."""
         self._steps = 0
@@ -39,6 +43,35 @@ class WatchedClient(asyncio.Protocol):
     def transport(self) -> asyncio.Transport | None:
         """The client's transport; None after the connection has ended."""
         return self._client
+
+    @property
+    def peer(self) -> str:
+        """The client's address without its port."""
+        return peer_of(self._client)
+
+    @property
+    def paused(self) -> bool:
+        """True while the client takes bytes more slowly than they are written."""
+        return self._paused
+
+    def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
+        """Write ``pieces`` of an answer to the client."""
+        if self._client is not None and not self._client.is_closing():
+            self._client.writelines(pieces)
+            self._active = True
+
+    def call_in_turn(self, function: Callable[[], None]) -> None:
+        """Call ``function`` in a later turn of the event loop."""
+        self._loop.call_soon(function)
+
+    def drained(self, *, gives_way: bool) -> Awaitable[None] | None:  # noqa: ARG002 - of ``Outlet``
+        """Return what to await before more is written, or None; see port.py ``Outlet.drained``."""
+        if self._client is None:
+            raise ConnectionResetError("the client is gone")
+        if not self._paused:
+            return None
+        self._drained = self._loop.create_future()
+        return self._drained
 
     @property
     def _is_busy(self) -> bool:

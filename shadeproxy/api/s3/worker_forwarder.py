@@ -1,15 +1,15 @@
 """Chooses the requests that a worker itself forwards to the origin, and serves them.
 
 Law: before the worker reads a request's body, it decides whether to forward the request. It forwards a
-request whose head is of the strict form, that is authorised, whose client shares the proxy's upstream, and
-that the cache may not answer. Every other request is relayed to the coordinator.
+request that is authorised, whose client shares the proxy's upstream, and that the cache may not answer. Every
+other request is relayed to the coordinator.
 """
 
 import asyncio
 
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.forward_handler import ForwardHandler
-from shadeproxy.api.s3.head import HeadReader
+from shadeproxy.api.s3.head import Head
 from shadeproxy.api.s3.pending_forward import ForwardingConnection, PendingForward
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.types import SHARED
@@ -23,16 +23,12 @@ class WorkerForwarder:
     def __init__(self, handler: ForwardHandler, authorizer: RequestAuthorizer) -> None:
         self._handler = handler
         self._authorizer = authorizer
-        self._heads = HeadReader()
         self._pending: set[PendingForward] = set()
 
-    def begin(self, raw: bytes, connection: ForwardingConnection) -> PendingForward | None:
-        """Begin to serve the request with the head ``raw``, of a client's ``connection``. Return None, with
+    def begin(self, head: Head, connection: ForwardingConnection) -> PendingForward | None:
+        """Begin to serve the request with the head ``head``, of a client's ``connection``. Return None, with
         nothing done, if the request must be relayed.
         """
-        head = self._heads.read_any(raw)
-        if head is None:
-            return None
         try:
             known = self._authorizer.identify(head.method, head.target, head.fields)
         except ShadeProxyError:

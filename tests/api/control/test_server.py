@@ -7,7 +7,7 @@ import pytest
 
 from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.server import ControlRunner
-from shadeproxy.app.listening import listen
+from shadeproxy.app.listening import listen_control
 from shadeproxy.config.fields import Address
 
 
@@ -15,7 +15,9 @@ from shadeproxy.config.fields import Address
 async def port(context):
     runner = ControlRunner(make_control_app(context), shutdown_timeout=1.0)
     try:
-        yield int((await listen("control.listen", runner, Address("127.0.0.1", 0), None)).rpartition(":")[2])
+        yield int(
+            (await listen_control("control.listen", runner, Address("127.0.0.1", 0))).rpartition(":")[2]
+        )
     finally:
         await runner.cleanup()
 

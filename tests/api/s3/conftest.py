@@ -12,7 +12,6 @@ from typing import Any
 import boto3
 import pytest
 import uvloop
-from aiohttp import web
 from botocore.config import Config
 
 from shadeproxy.api.s3 import COMPILED, Authenticator, ClientKey, FastLane, S3Handler, S3Server
@@ -34,7 +33,7 @@ from tests.support.listener_engine import make_engine
 from tests.support.s3.clients import ACCESS, CLIENTS, SECRET
 from tests.support.s3.compiled import heads
 from tests.support.s3.lane import SIZES, Watched, pattern, talk
-from tests.support.s3.lanes import GeneralLane
+from tests.support.s3.lanes import TaskLane
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -92,7 +91,6 @@ class Proxy:
     log: EventLog
     lane: Any
     server: S3Server
-    runner: web.ServerRunner
     clock: Clock
     stats: Stats
 
@@ -145,7 +143,7 @@ MakeProxy = Callable[..., Awaitable[Proxy]]
 
 @pytest.fixture
 async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
-    made: list[tuple[Proxy, web.ServerRunner, PageCache]] = []
+    made: list[tuple[Proxy, PageCache]] = []
 
     async def make(
         *,
@@ -207,17 +205,14 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         own = engine.hits if compiled else None
         fast = lane(engine_of(engine), handler, clock=clock, jobs=seen, own=own, pace=handler.pace)
         server = S3Server(handler, fast)
-        runner = web.ServerRunner(server, shutdown_timeout=1.0)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port = runner.addresses[0][1]
-        proxy = Proxy(engine, origin, handler, port, seen, log, fast, server, runner, clock, stats)
-        made.append((proxy, runner, cache))
+        _, port = await server.listen("127.0.0.1", 0)
+        proxy = Proxy(engine, origin, handler, port, seen, log, fast, server, clock, stats)
+        made.append((proxy, cache))
         return proxy
 
     yield make
-    for proxy, runner, cache in made:
-        await runner.cleanup()
+    for proxy, cache in made:
+        await proxy.server.shutdown(1.0)
         await proxy.engine.aclose()
         assert proxy.handler.held_bytes == 0, "a held upload was not given back"
         await asyncio.to_thread(cache.close)
@@ -241,20 +236,18 @@ async def proxy(make_proxy: MakeProxy) -> Proxy:
 
 @pytest.fixture
 async def two(make_proxy, compiled):
-    """Yield a warm proxy with two ports: ``port`` of the fast lane, ``general_port`` of the general lane."""
+    """Yield a warm proxy with two ports: ``port`` of the fast lane, ``task_port`` of tasks."""
     proxy = await make_proxy(lane=Watched, compiled=compiled)
     for name, size in SIZES.items():
         meta = (("Content-Type", "image/png"), ("Content-Encoding", "gzip"), ("x-amz-meta-a", "b c"))
         proxy.origin.put("b", name, pattern(size), headers=meta)
         await proxy.get(f"/b/{name}")
     await proxy.engine._filling.flights.drain()
-    other = GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
-    runner = web.ServerRunner(S3Server(proxy.handler, other), shutdown_timeout=1.0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    proxy.general_port = runner.addresses[0][1]
+    other = TaskLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
+    server = S3Server(proxy.handler, other)
+    _, proxy.task_port = await server.listen("127.0.0.1", 0)
     yield proxy
-    await runner.cleanup()
+    await server.shutdown(1.0)
 
 
 @pytest.fixture(params=["copied", "lent"])

@@ -5,7 +5,6 @@ another site.
 import asyncio
 
 import pytest
-from aiohttp import web
 
 from shadeproxy.api.s3 import ClientKey, S3Server
 from shadeproxy.core.types import ObjectRef
@@ -13,7 +12,7 @@ from shadeproxy.origin.base import ForwardResponse
 from tests.support.clock import ManualClock
 from tests.support.s3.clients import ACCESS, SECRET, signed
 from tests.support.s3.lane import Watched, answers, request, talk
-from tests.support.s3.lanes import GeneralLane
+from tests.support.s3.lanes import TaskLane
 from tests.support.s3.watching import watched
 
 EVIL = "evil.example"
@@ -59,7 +58,7 @@ def status_of(answer):
     return int(answer[9:12])
 
 
-@pytest.fixture(params=["fast", "general"])
+@pytest.fixture(params=["fast", "task"])
 async def port(request, make_proxy, compiled):
     """Yield the port of a warm proxy with anonymous access and no clients, once for each lane."""
     proxy = await make_proxy(lane=Watched, clients=(), compiled=compiled, base_domains=("s3.local",))
@@ -68,12 +67,11 @@ async def port(request, make_proxy, compiled):
     if request.param == "fast":
         yield proxy.port
         return
-    lane = GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
-    runner = web.ServerRunner(S3Server(proxy.handler, lane), shutdown_timeout=1.0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield runner.addresses[0][1]
-    await runner.cleanup()
+    server = S3Server(
+        proxy.handler, TaskLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
+    )
+    yield (await server.listen("127.0.0.1", 0))[1]
+    await server.shutdown(1.0)
 
 
 @pytest.mark.parametrize("host", KNOWN)

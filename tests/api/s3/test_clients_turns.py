@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
-from aiohttp import web
 
+from shadeproxy.api.s3.head import HeadReader
 from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.api.s3.relay_connection import dial
 from shadeproxy.core.tracing import CLIENT
@@ -80,6 +80,8 @@ async def test_who_was_asked_for_does_not_stay_on_the_connection(proxy):
 class Misses:
     """A fast lane that has no hits."""
 
+    parse = HeadReader().read
+
     def answer(self, _raw, _sender):
         return None
 
@@ -90,7 +92,7 @@ async def relaying(proxy):
     name = f"\0test-{secrets.token_hex(8)}"
     link = socket.socket(socket.AF_UNIX)
     link.bind(name)
-    await web.SockSite(proxy.runner, link).start()
+    await proxy.server.accept(link)
     open_ones = set()
     server = await asyncio.get_running_loop().create_server(
         lambda: WorkerProtocol(Misses(), partial(dial, name), open_ones, keepalive_s=60.0), "127.0.0.1", 0

@@ -34,8 +34,8 @@ class Connection:
     def __init__(self, hits, **other):
         self.hits, self.transport, self._sender = hits, self, Sink()
         self._sender.waiting = None
-        self._admitted, self._lane, self._held, self._reading = True, 0, b"", None
-        self._refused = self._ending = self._force_close = self._close = self._paused = self._active = False
+        self._held, self._reading = b"", None
+        self._ending = self._paused = self._active = False
         self._begun, self.left = 0, []
         self.closing = False
         for name, value in other.items():
@@ -99,9 +99,8 @@ def test_what_is_no_known_whole_request_is_left_as_it_came(hits, connect, data):
 
 @pytest.mark.parametrize(
     "other",
-    [{"_admitted": False}, {"_refused": True}, {"_lane": 1}, {"_lane": 2}, {"_held": b"x"},
-     {"_sender": None}, {"transport": None}, {"closing": True}, {"_ending": True}, {"_force_close": True},
-     {"_close": True}, {"_paused": True}, {"_reading": object()}, {"busy": True}],
+    [{"_held": b"x"}, {"_sender": None}, {"transport": None}, {"closing": True}, {"_ending": True},
+     {"_paused": True}, {"_reading": object()}, {"busy": True}],
     ids=lambda other: next(iter(other)),
 )  # fmt: skip
 def test_a_connection_that_is_not_between_two_requests_is_left_alone(hits, connect, other):
@@ -139,7 +138,7 @@ def test_what_was_not_found_is_not_looked_for_twice(hits, warm, monkeypatch):
 @pytest.mark.parametrize(
     ("owner", "fields"),
     [
-        (S3Protocol, 13),
+        (S3Protocol, 8),
         (Sender, 3),
         (PageHandle, 13),
         (RequestCache, 4),
@@ -164,7 +163,7 @@ def test_an_object_of_a_class_made_of_it_is_read_in_place_too(hits, learning):
     kind = learning("S3Protocol", {"__slots__": (*FIELDS, "hits", "left", "closing")})
     learn_slots(kind)
     one = type("Compiled", (kind,), {"__slots__": ()})(hits)
-    type(one)._admitted = False  # Now this field must be read by name.
+    type(one)._paused = False  # Now this field must be read by name.
     data_received(one, request("/b/k", close=False))
     assert hits.answered == 1
 
@@ -198,9 +197,9 @@ def test_a_field_that_is_not_there_is_missed_by_its_name(hits, connect, field):
     ids=["property", "slot of another"],
 )
 def test_what_is_no_slot_of_the_class_is_asked_by_name(hits, learning, instead):
-    slots = (*(name for name in FIELDS if name != "_lane"), "hits", "left", "closing")
-    kind = learning("S3Protocol", {"__slots__": slots, "_lane": instead})
-    assert learn_slots(kind) == [name for name in FIELDS if name != "_lane"]
+    slots = (*(name for name in FIELDS if name != "_held"), "hits", "left", "closing")
+    kind = learning("S3Protocol", {"__slots__": slots, "_held": instead})
+    assert learn_slots(kind) == [name for name in FIELDS if name != "_held"]
     one = object.__new__(kind)
     if isinstance(instead, property):
         one.__init__(hits)

@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import types
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from xml.etree.ElementTree import fromstring
@@ -10,7 +9,6 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from shadeproxy.api.s3 import CLIENT_CLOSED, pending_forward
-from shadeproxy.api.s3.response import WireResponse
 from shadeproxy.core.errors import BodyCutShort, OriginThrottled, OriginUnavailable
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from tests.support.s3.answer import split
@@ -304,6 +302,9 @@ class Taking(asyncio.Transport):
     def is_closing(self):
         return False
 
+    def can_write_eof(self):
+        return False
+
     def close(self):
         self.closed = True
 
@@ -328,14 +329,14 @@ async def test_the_body_of_an_upload_that_comes_while_the_proxy_ends_is_no_head(
 
 @pytest.mark.parametrize("steps", range(6))
 async def test_an_upload_that_has_just_begun_is_completed_when_the_proxy_ends(proxy, steps):
-    """The upload is completed, although aiohttp takes some turns of the loop from the head to the handler."""
+    """The upload is completed, however many turns of the loop lie between its head and the end."""
     connection, client, size = proxy.server(), Taking(), 200_000
     connection.connection_made(client)
     await asyncio.sleep(0.01)
     connection.data_received(lines("PUT /b/k HTTP/1.1", "Host: h", f"Content-Length: {size}") + b"x" * 1000)
     for _ in range(steps):
         await asyncio.sleep(0)
-    connection.close()
+    connection.end()
     ending = asyncio.create_task(connection.shutdown(5.0))
     await asyncio.sleep(0.05)
     connection.data_received(b"x" * (size - 1000))
@@ -361,36 +362,66 @@ async def test_a_body_that_nobody_reads_and_that_does_not_come_ends_the_connecti
     connection.connection_lost(None)
 
 
-@pytest.mark.parametrize("length", [("Content-Length", "40000"), ("X-No", "length")])
-async def test_a_head_and_the_first_bytes_of_its_body_are_one_write(length):
-    """A client may be cut off between two writes, and some take a head without a body as success."""
-    writes, body = [], b"0123456789" * 4000
+async def test_an_http_1_0_client_may_keep_its_connection(proxy):
+    get = b"GET /b/seed HTTP/1.0\r\nHost: h\r\n"
+    answer = await proxy.raw(get + b"Connection: keep-alive\r\n\r\n" + get + b"\r\n")
+    first, second = answer.split(b"HTTP/1.1 200 OK")[1:]
+    assert b"\r\nConnection: keep-alive\r\n" in first
+    assert first.endswith(b"\r\n\r\nseed")
+    assert b"\r\nConnection: close\r\n" in second
 
-    class Writer:
-        async def write(self, data):
-            writes.append(bytes(data))
 
-        def enable_chunking(self):
-            writes.append("from here on in chunks")
-
-        async def write_eof(self):
-            writes.append("end")
-
-    http = types.SimpleNamespace(
-        method="GET", version=(1, 1), headers={}, keep_alive=True, writer=Writer(), transport=None
+async def test_bytes_behind_the_last_request_of_an_http_1_0_client_are_no_request(proxy):
+    answer = await proxy.raw(
+        b"GET /b/seed HTTP/1.0\r\nHost: h\r\n\r\nDELETE /b/seed HTTP/1.1\r\nHost: h\r\n\r\n"
     )
-    response = WireResponse(200, [length], http=http)
-    response.begin()
-    assert not writes
-    await response.write(body)
-    await response.write_eof()
-    head, _, first = writes[0].partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 OK")
-    assert len(first) > 10_000
-    if length[0] == "X-No":
-        size, _, first = first.partition(b"\r\n")
-        assert (int(size, 16), writes[1]) == (len(first) - 2, "from here on in chunks")
-        first = first[:-2]
-    assert writes[-1] == "end"
-    assert first + b"".join(one for one in writes[1:] if isinstance(one, bytes)) == body
-    assert response.bytes_sent == len(body)
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.endswith(b"\r\n\r\nseed")
+    assert "seed" in proxy.origin.buckets["b"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"SSH-2.0-OpenSSH_9.2\r\n"]
+)
+async def test_a_client_of_another_protocol_is_told_so_at_once(proxy, data):
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(data)
+    async with asyncio.timeout(5):
+        answer = await reader.readuntil(b"</Error>")
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"<Message>The request is not HTTP/1.1: use HTTP/1.1</Message>" in answer
+
+
+async def test_an_empty_line_before_a_request_is_skipped(proxy):
+    get = b"GET /b/seed HTTP/1.1\r\nHost: h\r\n"
+    put = b"PUT /b/new HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nnew\r\n"
+    answer = await proxy.raw(put + get + b"Connection: close\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 200 ") == 2
+    assert proxy.origin.buckets["b"]["new"].body == b"new"
+
+
+async def test_a_client_that_sends_on_behind_a_refused_upload_gets_the_refusal(proxy):
+    """The kernel would reset the connection if it were closed with bytes unread."""
+    put = lines(
+        "PUT /b/new HTTP/1.1", "Host: h", "Content-Length: 5", "x-amz-content-sha256: no", body=b"hello"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    more = lines("PUT /b/other HTTP/1.1", "Host: h", "Content-Length: 1000000", body=bytes(1_000_000))
+    writer.write(put + more)
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b"</Error>")
+    assert not {"new", "other"} & proxy.origin.buckets["b"].keys()
+
+
+async def test_a_connection_that_opens_while_the_proxy_ends_is_closed_at_once(proxy):
+    """Its TLS handshake may have begun before."""
+    connection, client = proxy.server(), Taking()
+    await proxy.server.shutdown(1.0)
+    connection.connection_made(client)
+    connection.data_received(lines("GET /b/seed HTTP/1.1", "Host: h"))
+    assert (client.closed, client.written) == (True, b"")
+    connection.connection_lost(None)

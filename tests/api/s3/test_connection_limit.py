@@ -106,7 +106,6 @@ FIELDS = b"".join(b"x-flood-%d: %s\r\n" % (number, b"x" * 200) for number in ran
     "before",
     [
         b"GET /b/seed HTTP/1.1\r\nHost: h\r\n",
-        # This head is not of the strict form, so aiohttp reads the connection from then on.
         b"GET /b/seed HTTP/1.1\r\nHost: h\r\nX: \xc3\xa9\r\n\r\nGET / HTTP/1.1\r\n",
     ],
 )

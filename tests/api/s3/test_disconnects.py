@@ -98,7 +98,7 @@ class Scene:
             protocol
             for one in listeners
             for protocol in one.server.connections
-            if protocol._current_request is not None or protocol._reading is not None
+            if protocol._reading is not None
         ]
         engines = [one.engine for one in listeners]
         # A thread may still publish an object, although no task waits for it.

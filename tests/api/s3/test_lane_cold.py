@@ -46,7 +46,7 @@ async def test_both_lanes_answer_and_report_a_cold_object_alike(two, name):
         fields = [f"Range: {spec}"] if spec else []
         data = request(f"/b/{name}", *fields, *([field] if field else []), close=False)
         seen = []
-        for port in (two.general_port, two.port, two.port):
+        for port in (two.task_port, two.port, two.port):
             two.seen.requests.clear()
             two.log.events.clear()
             answer = same(await cold(two, port, data))
@@ -74,7 +74,7 @@ async def test_a_checksum_is_shown_to_who_asks_for_it_and_to_nobody_else(two, sh
     for asks, spec in itertools.product((True, False), (None, "bytes=1-2")):
         fields = ["x-amz-checksum-mode: ENABLED"] if asks else []
         data = request("/b/k", *fields, *([f"Range: {spec}"] if spec else []), close=False)
-        general = same(await cold(two, two.general_port, data))
+        general = same(await cold(two, two.task_port, data))
         assert (b"crc32" in general) == (shown and asks and spec is None)
         for _ in range(2):
             assert same(await cold(two, two.port, data)) == general

@@ -145,7 +145,7 @@ async def test_shutdown_waits_for_a_file_that_is_being_sent(proxy):
     await asyncio.sleep(0.05)
     (connection,) = proxy.server.connections
     assert connection._busy
-    ending = asyncio.create_task(proxy.runner.cleanup())
+    ending = asyncio.create_task(proxy.server.shutdown(1.0))
     received = bytearray()
     while piece := await reader.read(1 << 20):
         received += piece

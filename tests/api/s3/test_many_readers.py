@@ -285,7 +285,6 @@ async def test_a_proxy_that_stops_answers_those_that_wait_for_their_turn(held, t
     clients = connect(held, turns, 10 * PER_TURN)
     for client in clients:
         client.ask("/b/cold")
-    held.server.pre_shutdown()
     await held.server.shutdown(30.0)
     assert {body for client in clients for body in client.bodies} == {(200, BODY)}
     assert all(client.bodies for client in clients)

@@ -10,11 +10,12 @@ from aiohttp import web
 from shadeproxy.api.s3.answer_end import AnswerEnd
 from shadeproxy.api.s3.connection import MOST_HELD_BYTES
 from shadeproxy.api.s3.exchange import Asked
+from shadeproxy.api.s3.head import HeadReader
 from shadeproxy.api.s3.port import peer_of, scheme_of
 from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.api.s3.relay_connection import dial
 
-GET, HEAD, OLD = b"GET / HTTP/1.1\r\n\r\n", b"HEAD / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"
+GET, HEAD, OLD = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", b"HEAD / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"
 
 
 def head(status: int, *fields: bytes) -> bytes:
@@ -90,6 +91,8 @@ async def test_the_coordinator_learns_who_asks_and_by_which_scheme(tmp_path, pee
 
 class Hits:
     """A fast lane that has an answer to every request."""
+
+    parse = HeadReader().read
 
     def answer(self, _raw, sender):
         sender.write(b"answer")
@@ -168,6 +171,8 @@ class Sent(Owned):
 
 
 class Nothing:
+    parse = HeadReader().read
+
     def answer(self, _raw, _sender):
         return None
 
@@ -277,6 +282,8 @@ async def test_reading_goes_on_after_hits_that_the_client_did_not_take_at_once()
     client, asked = Owned(), []
 
     class MissThenHits:
+        parse = HeadReader().read
+
         def answer(self, _raw, _sender):
             asked.append(1)
             if len(asked) == 1:
@@ -366,7 +373,7 @@ async def test_an_answer_that_comes_after_the_timeout_does_not_cut_the_timeout_o
     async def connect(protocol, _peer):
         protocol.connection_made(Owned())
 
-    fast = SimpleNamespace(answer=lambda _raw, _sender: asked)
+    fast = SimpleNamespace(answer=lambda _raw, _sender: asked, parse=HeadReader().read)
     connection = WorkerProtocol(fast, connect, set(), keepalive_s=3600.0, late=late)
     connection.connection_made(client)
     connection.data_received(GET)

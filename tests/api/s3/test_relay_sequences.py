@@ -25,6 +25,8 @@ REQUESTS = {
     "missing": ("GET", "/{b}/nothing", [], b""),
     "unchanged": ("GET", "/{b}/seed", ["If-None-Match: *"], b""),
     "head": ("HEAD", "/{b}/big", [], b""),
+    "head behind an empty line": ("\r\nHEAD", "/{b}/big", [], b""),
+    "big behind an empty line": ("\r\nGET", "/{b}/big", [], b""),
     "head of nothing": ("HEAD", "/{b}/nothing", [], b""),
     "list": ("GET", "/{b}?list-type=2", [], b""),
     "with a body": ("GET", "/{b}/seed", ["Content-Length: 5"], b"12345"),
@@ -48,7 +50,7 @@ class OnlyHits:
     """
 
     def __init__(self, lane):
-        self._lane = lane
+        self._lane, self.parse = lane, lane.parse
 
     def answer(self, raw, sender):
         outcome = self._lane.answer(raw, sender)
@@ -92,7 +94,7 @@ async def answer_to(method, reader):
         if status >= 200:
             break
     body = b""
-    if method != "HEAD" and status not in {204, 304}:
+    if not method.endswith("HEAD") and status not in {204, 304}:
         length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
         if length is not None:
             body = await reader.readexactly(int(length[1]))
@@ -146,6 +148,7 @@ async def converse(port, bucket, names, *, pipelined, step):
 )
 @example(names=["upload that waits", *["big"] * 6, "head", "hit"], pipelined=False, step=1 << 20)
 @example(names=["big", "upload", "big", "list", "hit", "delete", "big"], pipelined=True, step=65_536)
+@example(names=["head behind an empty line", "hit"], pipelined=True, step=1 << 20)
 @example(names=["delete many", "unchanged", "big", "last"], pipelined=True, step=50)
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 async def test_a_worker_answers_every_sequence_as_the_coordinator_does(scene, names, pipelined, step):
@@ -165,3 +168,27 @@ async def test_a_worker_answers_every_sequence_as_the_coordinator_does(scene, na
 
 
 _buckets = count()
+
+
+async def test_a_worker_ends_the_connection_of_an_http_1_0_client_after_its_last_answer(scene):
+    proxy, port = scene
+    proxy.origin.put("b", "big", BIG)
+    get = b"GET /b/big HTTP/1.0\r\nHost: h\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(get + b"Connection: keep-alive\r\n\r\n" + get + b"\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        received = await reader.read()
+    writer.close()
+    assert received.count(BIG) == 2
+
+
+@pytest.mark.parametrize("refused", [b"Host: other", b"Content-Length: +1"])
+async def test_a_client_that_sends_on_behind_a_refused_head_gets_the_refusal_of_a_worker(scene, refused):
+    _, port = scene
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"PUT /b/k HTTP/1.1\r\nHost: h\r\n" + refused + b"\r\n\r\n" + bytes(3_000_000))
+    async with asyncio.timeout(PATIENCE_S):
+        received = await reader.read()
+    writer.close()
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.endswith(b"</Error>")

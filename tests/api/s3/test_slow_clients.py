@@ -111,7 +111,7 @@ async def test_a_client_that_takes_little_between_two_looks_goes_on(make_proxy):
     taken = len(await reader.read(1000))
     (connection,) = proxy.server.connections
     while taken < SIZE:
-        connection._process_keepalive()
+        connection._check()
         taken += len(await reader.readexactly(min(1 << 20, SIZE - taken)))
         before = connection._progress()
         async with asyncio.timeout(30):
@@ -147,9 +147,9 @@ async def test_a_client_that_stands_at_the_same_place_of_another_answer_goes_on(
         (connection,) = proxy.server.connections
         if not number:
             connection.transport = Waiting(connection.transport)
-        connection._process_keepalive()
+        connection._check()
         assert not connection.transport.is_closing()
-    connection._process_keepalive()
+    connection._check()
     assert [event for event, _ in proxy.log.events].count("answer cut") == 1
     writer.close()
 

@@ -416,6 +416,9 @@ class Closing(asyncio.Transport):
     def is_closing(self):
         return self.closed
 
+    def can_write_eof(self):
+        return False
+
     def get_write_buffer_size(self):
         return 0
 

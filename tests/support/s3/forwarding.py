@@ -10,6 +10,7 @@ import structlog
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.forward_handler import ForwardHandler
+from shadeproxy.api.s3.head import HeadReader
 from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.api.s3.worker_forwarder import WorkerForwarder
 from shadeproxy.api.s3.worker_misses import SentKeys
@@ -48,6 +49,8 @@ class Uncounted:
 
 class NoHits:
     """A fast lane without any answer."""
+
+    parse = HeadReader().read
 
     def answer(self, _raw: bytes, _out: Any) -> None:
         return None

@@ -3,9 +3,8 @@ nothing else.
 """
 
 import asyncio
+import socket
 from contextlib import asynccontextmanager
-
-from aiohttp import web
 
 from shadeproxy.api.s3 import COMPILED, FastLane, S3Server
 from shadeproxy.api.s3.relay import WorkerProtocol
@@ -13,21 +12,10 @@ from shadeproxy.api.s3.relay_connection import dial
 
 
 class TaskLane(FastLane):
-    """A lane without answers, so that a task answers every request whose head is of the strict form."""
+    """A lane without answers, so that a task answers every request."""
 
     def answer(self, raw, out):  # noqa: ARG002 - the signature of what it stands for
         return None
-
-
-class GeneralLane(TaskLane):
-    """A lane without answers, so that aiohttp parses every request."""
-
-    def parse(self, raw):  # noqa: ARG002 - the signature of what it stands for
-        return None
-
-
-def _general(proxy, _folder):
-    return _listening(proxy, GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen))
 
 
 def _task(proxy, _folder):
@@ -44,13 +32,11 @@ def _compiled(proxy, _folder):
 
 @asynccontextmanager
 async def _listening(proxy, lane):
-    runner = web.ServerRunner(S3Server(proxy.handler, lane), shutdown_timeout=1.0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server = S3Server(proxy.handler, lane)
     try:
-        yield runner.addresses[0][1]
+        yield (await server.listen("127.0.0.1", 0))[1]
     finally:
-        await runner.cleanup()
+        await server.shutdown(1.0)
 
 
 @asynccontextmanager
@@ -60,14 +46,15 @@ async def _fast(proxy, _folder):
 
 @asynccontextmanager
 async def _relay(proxy, folder):
-    """Yield the port of a worker that has a fast lane, and relays the rest to the general lane by a Unix
+    """Yield the port of a worker that has a fast lane, and relays the rest to another listener by a Unix
     socket.
     """
     path = str(folder / "relay")
-    lane = GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
-    runner = web.ServerRunner(S3Server(proxy.handler, lane), shutdown_timeout=1.0)
-    await runner.setup()
-    await web.UnixSite(runner, path).start()
+    lane = TaskLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
+    relay = S3Server(proxy.handler, lane)
+    link = socket.socket(socket.AF_UNIX)
+    link.bind(path)
+    await relay.accept(link)
     fast = FastLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
     connections: set[WorkerProtocol] = set()
 
@@ -82,9 +69,9 @@ async def _relay(proxy, folder):
         server.close()
         for open_connection in list(connections):
             open_connection.cut()
-        await runner.cleanup()
+        await relay.shutdown(1.0)
 
 
-LANES = {"general": _general, "task": _task, "fast": _fast, "relay": _relay}
+LANES = {"task": _task, "fast": _fast, "relay": _relay}
 if COMPILED:
     LANES["compiled"] = _compiled

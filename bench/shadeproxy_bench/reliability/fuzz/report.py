@@ -6,7 +6,7 @@ from shadeproxy_bench.reliability.fuzz.run import Found
 from shadeproxy_bench.reliability.kit.verdict import counts_table
 
 _WHAT = (
-    "They went to four listeners: the fast lane, aiohttp alone, one that refuses unsigned requests, and a"
+    "They went to four listeners: the fast lane, tasks alone, one that refuses unsigned requests, and a"
     " proxy before that one. Two in five connections carry only requests as clients send them, in every form"
     " of S3 and of signing; in the others requests are damaged in their meaning (method, target, fields,"
     " framing, body) or in their bytes. Many are cut into pieces, sent several on one connection, or given"

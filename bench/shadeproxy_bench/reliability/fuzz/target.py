@@ -1,8 +1,8 @@
 """The target of the fuzz: real listeners on loopback, each with an engine of its own over an origin in
 memory.
 
-There are four listeners. The first answers hits by the fast lane, the second answers every request by
-aiohttp, and the third refuses anonymous clients. The fourth has the third as its origin, over HTTP: so
+There are four listeners. The first answers hits by the fast lane, the second answers every request by a
+task, and the third refuses anonymous clients. The fourth has the third as its origin, over HTTP: so
 forwarded requests pass through a real S3 client, and the third listener verifies them again. If the request
 cache is compiled, its compiled form answers remembered hits, except at the second and the fourth listener.
 """
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from aiohttp import web
 from numpy.typing import NDArray
 
 from shadeproxy.api.s3 import Authenticator, ClientKey, FastLane, Right, S3Handler, S3Server
@@ -78,8 +77,8 @@ class WatchedLane(FastLane):
         return self._answered + (0 if self.hits is None else self.hits.answered)
 
 
-class GeneralLane(FastLane):
-    """A lane that answers no request, so that aiohttp answers every request."""
+class TaskLane(FastLane):
+    """A lane that answers no request, so that a task answers every request."""
 
     def answer(self, raw: Any, out: Any) -> None:  # noqa: ARG002 - the signature of the base class
         return None
@@ -193,7 +192,7 @@ async def running(directory: Path) -> AsyncIterator[Target]:
             return made
 
         await listen("fast", MemoryOrigin(clock=clock), WatchedLane, anonymous=True, compiled=True)
-        await listen("general", MemoryOrigin(clock=clock), GeneralLane, anonymous=True)
+        await listen("task", MemoryOrigin(clock=clock), TaskLane, anonymous=True)
         strict = await listen(
             "strict", MemoryOrigin(clock=clock), WatchedLane, anonymous=False, compiled=True
         )
@@ -252,11 +251,10 @@ async def _listen(
     fast = lane(engine, handler, clock=clock, jobs=target.observer, own=own)
     if isinstance(fast, WatchedLane):
         target.lanes.append(fast)
-    runner = web.ServerRunner(S3Server(handler, fast), shutdown_timeout=1.0)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    return Listener(directory.name, runner.addresses[0][1], origin, engine, anonymous)
+    server = S3Server(handler, fast)
+    stack.push_async_callback(server.shutdown, 1.0)
+    _, port = await server.listen("127.0.0.1", 0)
+    return Listener(directory.name, port, origin, engine, anonymous)
 
 
 def _judge(name: str, engine: Engine, target: Target) -> None:

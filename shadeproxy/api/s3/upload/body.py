@@ -18,7 +18,7 @@ import mmap
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 
-from shadeproxy.api.s3.request_body import RequestBody
+from shadeproxy.api.s3.request_body import ClientBody
 from shadeproxy.api.s3.upload.chunked import ChunkedDecoder
 from shadeproxy.api.s3.upload.plan import BodyPlan
 from shadeproxy.core.checksums import Checksum, make_checksum, value_of
@@ -63,7 +63,7 @@ class Patience:
         self.left_s = min(GRACE_S, self.left_s - waited_s + size_bytes / LEAST_BYTES_PER_S)
 
 
-async def receive(body: RequestBody) -> AsyncGenerator[bytes, None]:
+async def receive(body: ClientBody) -> AsyncGenerator[bytes, None]:
     """Yield the body as it arrives. Raises ClientTooSlow, or BodyIncomplete if the body's transfer coding is
     broken or the body ends early.
     """
