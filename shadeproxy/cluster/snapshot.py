@@ -339,8 +339,10 @@ class Snapshots:
 
 
 def _reaches(position: str, other: str) -> bool:
-    """Return whether a position is not before another one; False if one of them is not known."""
-    return bool(other) and order_of_position(position or BEGINNING) >= order_of_position(other)
+    """Return whether a position is known, and not before another one. If the other one is not known, the
+    scores that have it were not read from the log yet, or come from a time before positions were kept.
+    """
+    return bool(position) and order_of_position(position) >= order_of_position(other or BEGINNING)
 
 
 def _pieces_of(content: Content, items: Iterable[tuple[str, str, Content]]) -> set[str]:

@@ -26,6 +26,18 @@ from tests.support.cluster_log import FakeLog, Server
 from tests.support.sharing import Sharing, dataset, until
 
 
+class HeldLog(FakeLog):
+    """A client of the log that gives its proxy no events while ``is_held``."""
+
+    is_held = False
+
+    async def read(self, after, wait_s):
+        events = await super().read(after, wait_s)
+        while self.is_held:
+            await asyncio.sleep(0.01)
+        return events
+
+
 @pytest.fixture
 def server():
     return Server()
@@ -340,6 +352,28 @@ async def test_a_restarted_proxy_has_the_newer_of_two_scores(server, is_newer):
             await a.score([1], [0.25])
             await asyncio.sleep(2 * FLUSH_S)
             await a.write_snapshot()
+    del server.streams["s:j"]
+    again = Sharing(FakeLog(server), "b", boot=2)
+    again.restore()
+    again.hints.restore("scores", "j", stored, 0.0)
+    async with again:
+        assert again.scores()[1:3] == [0.25, 0.5]
+
+
+async def test_a_restarted_proxy_keeps_its_scores_if_the_snapshot_does_not_say_how_old_its_scores_are(server):
+    """The writer of the snapshot had applied the first scores of the job when a call brought them, and had
+    not read them from the log yet.
+    """
+    async with Sharing(HeldLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register()
+        a.log.is_held = True
+        await a.score([1, 2], [0.5, 0.5])
+        await until(lambda: b.knows() and b.scores()[1] == 0.5)
+        await a.write_snapshot()
+        a.log.is_held = False
+        await a.score([1], [0.25])
+        await until(lambda: b.scores()[1] == 0.25)
+        stored = b.hints.export("scores", "j")
     del server.streams["s:j"]
     again = Sharing(FakeLog(server), "b", boot=2)
     again.restore()
