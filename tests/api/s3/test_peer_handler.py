@@ -248,6 +248,13 @@ class TestNonces:
             assert nonces.admits(f"n{number}", float(number * 100), float(number * 100), for_this=False)
         assert len(nonces._by_time) == len(nonces._seen) == 10
 
+    def test_a_clock_that_was_an_hour_ahead_for_a_moment_lets_no_write_pass_twice(self):
+        nonces = NonceMemory(0.0)
+        assert nonces.admits("a", 1000.0, 1000.0, for_this=True)
+        assert nonces.admits("of another clock that is ahead", 5000.0, 4601.0, for_this=True)
+        assert not nonces.admits("a", 1000.0, 1002.0, for_this=True)
+        assert nonces.admits("b", 1002.0, 1002.0, for_this=True)
+
 
 async def test_many_writes_at_once_each_pass_once(node, origin):
     fields = [signed(f"/b/b-{n % 3}", method="PUT", nonce=f"{n % 6:032x}") for n in range(12)]
