@@ -18,7 +18,7 @@ from shadeproxy import __version__
 from shadeproxy.api.control.context import CacheAdmin
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.admin import EngineAdmin
-from shadeproxy.app.cluster_agreement import agreed, origin_digest
+from shadeproxy.app.cluster_agreement import agreed, named, origin_digest
 from shadeproxy.app.cluster_checkup import collect_facts
 from shadeproxy.app.cluster_diagnosis import ClusterFacts
 from shadeproxy.app.origins import read_bounds
@@ -177,6 +177,7 @@ class Clustering:
             wire=WIRE,
             origin=self._node.origin,
             config=agreed(self._settings),
+            settings=named(self._settings),
             boot=str(self._node.boot),
             release=__version__,
         )
@@ -222,7 +223,8 @@ class Clustering:
             self.owned.reloaded(settings.telemetry)
         if self._heartbeat is not None:
             duties = self._heartbeat.membership.duties
-            duties.change_facts(msgspec.structs.replace(duties.facts, config=agreed(settings)))
+            facts = msgspec.structs.replace(duties.facts, config=agreed(settings), settings=named(settings))
+            duties.change_facts(facts)
 
     async def _say_goodbye(self) -> None:
         if self._heartbeat is not None:

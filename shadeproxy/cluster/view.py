@@ -20,9 +20,10 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``weight``: the node's share of the objects is in proportion to it, and with 0 the node gets no objects.
     ``peer``, ``s3``, ``control``: addresses of the node's listeners, "" if there is none. ``wire``: version
     of the messages between nodes. ``origin``: digest of the origin's name. ``config``: cluster.pages, and
-    with owned pages a digest of all settings in which nodes must agree. ``distrust``: a number that the node
-    changes when all nodes must distrust their cached pages. ``boot``: the number of the node's start.
-    ``release``: the software's version, for people.
+    with owned pages a digest of all settings in which nodes must agree. ``settings``: the name and a digest
+    of each of these settings, by which a misfit is named; empty in facts of earlier releases. ``distrust``: a
+    number that the node changes when all nodes must distrust their cached pages. ``boot``: the number of the
+    node's start. ``release``: the software's version, for people.
     """
 
     node: str
@@ -33,6 +34,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     wire: int = 1
     origin: str = ""
     config: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
     distrust: int = 0
     boot: str = ""
     release: str = ""
@@ -54,7 +56,10 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
             alone = "; so other proxies do not learn of this one's writes" if own == "local" else ""
             return f'{named} has cluster.pages = "{theirs}", this one "{own}"{alone}'
         if other.config != self.config:
-            return f"{named} has other settings in which nodes must agree"
+            known = dict(other.settings)
+            differ = [name for name, value in self.settings if known.get(name, value) != value]
+            told = f": {', '.join(differ)}" if differ else ""
+            return f"{named} has other settings in which nodes must agree{told}"
         return ""
 
 

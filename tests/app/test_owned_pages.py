@@ -17,14 +17,14 @@ import structlog
 from shadeproxy.api.s3 import COMPILED, lane
 from shadeproxy.api.s3.response import KEEPALIVE_S
 from shadeproxy.app import clustering, owned_pages, proxy
-from shadeproxy.app.cluster_agreement import agreed
+from shadeproxy.app.cluster_agreement import agreed, named
 from shadeproxy.app.clustering import from_outside
 from shadeproxy.app.owned_pages import answers_by_rule
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.cluster import heartbeat, ownership
 from shadeproxy.cluster.log import Seat, ViewId
 from shadeproxy.cluster.timing import Timing
-from shadeproxy.cluster.view import seal_facts
+from shadeproxy.cluster.view import NodeFacts, seal_facts
 from shadeproxy.config import Settings
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.ownership import Standing
@@ -322,6 +322,10 @@ async def test_the_lease_is_given_up_after_the_last_answer(alone, tmp_path):
 # ---------------------------------------------------------------------- what the others must agree in
 
 
+def facts_of(settings):
+    return NodeFacts(node="n", weight=1.0, config=agreed(settings), settings=named(settings))
+
+
 def test_nodes_must_agree_in_pages_page_size_lease_and_upstreams(tmp_path):
     token = "control.token=env:T"
     own = 'upstream={{access_key="{0}", secret_env="K"}}'
@@ -339,6 +343,13 @@ def test_nodes_must_agree_in_pages_page_size_lease_and_upstreams(tmp_path):
     ]
     digests = [agreed(base), *(agreed(settings(tmp_path, *other)) for other in others)]
     assert len(set(digests)) == len(digests)
+    for other in others[1:]:
+        name = other[0].partition("=")[0]
+        reason = facts_of(base).misfit(facts_of(settings(tmp_path, *other)))
+        assert reason.startswith(
+            f"node n of the cluster has other settings in which nodes must agree: {name}"
+        )
+        assert "," not in reason, "it names no setting that is the same"
     assert digests[1] == "local", "as earlier releases say it"
     same = settings(
         tmp_path, "cache.ram.capacity=64 MiB", "cluster.lease=3 s", "telemetry.log_level=debug",
