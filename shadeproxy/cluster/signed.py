@@ -31,6 +31,11 @@ class Seals:
         """Return the body behind its format number and its HMAC-SHA-256."""
         return _FORMAT + _mac(self._keys[0], purpose, body) + body
 
+    def has_first_seal(self, purpose: str, sealed: bytes) -> bool:
+        """Return whether the seal was made with the first secret, by which this node seals too."""
+        mac, body = sealed[1 : 1 + _MAC_BYTES], sealed[1 + _MAC_BYTES :]
+        return hmac.compare_digest(mac, _mac(self._keys[0], purpose, body))
+
     def unseal(self, purpose: str, sealed: bytes) -> bytes:
         """Return the body. Raises ``PeerError`` unless the seal was made for this purpose with an accepted
         secret.

@@ -206,6 +206,10 @@ class Snapshots:
 
     # ------------------------------------------------------------------ reading
 
+    def has_first_seal(self, sealed: bytes) -> bool:
+        """Return whether the value of the name was sealed with the secret by which this proxy seals."""
+        return self._seals.has_first_seal(NAME, sealed)
+
     async def read(self, sealed: bytes) -> Snapshot:
         """Return the snapshot to which ``sealed``, the value of the name, refers. Raises ClusterUnavailable,
         LostBlob if the snapshot must be replaced, and PeerError if it is of another cluster or of a later

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from shadeproxy.cluster import replication
 from shadeproxy.cluster.events import WIRE, PlaceEvent
 from shadeproxy.cluster.log import BEGINNING
 from shadeproxy.cluster.replication import FLUSH_S
+from shadeproxy.cluster.signed import Seals
 from shadeproxy.core.errors import ClusterUnavailable, Conflict, InvalidRequest, UnknownName
 from shadeproxy.hints.changes import (
     DeleteDataset,
@@ -605,3 +607,30 @@ async def test_proxies_that_start_with_a_later_version_share_again(server, monke
         assert (a.replication.refusal, b.replication.refusal) == ("", "")
         await a.register()
         await until(b.knows)
+
+
+async def test_hints_stay_while_proxies_change_to_a_new_secret_one_after_the_other(server):
+    old, new = "an old secret of at least sixteen", "a new secret of at least sixteen"
+
+    def is_sealed_with_the_first_of(secrets):
+        seals = Seals("c", secrets.split(","))
+        return lambda: seals.has_first_seal("snapshot", server.claims["snapshot"])
+
+    async with Sharing(FakeLog(server), "a", secret=old) as a, Sharing(FakeLog(server), "b", secret=old):
+        await a.register()
+        await a.score([1], [0.5])
+        await a.write_snapshot()
+    rounds = [old, f"{old},{new}", f"{new},{old}", new]
+    for boot, (before, after) in enumerate(pairwise(rounds), 2):
+        async with (
+            Sharing(FakeLog(server), "b", secret=before, boot=boot),
+            Sharing(FakeLog(server), "a", secret=after, boot=boot) as a,
+        ):
+            assert (a.replication.refusal, a.knows()) == ("", True)
+        async with (
+            Sharing(FakeLog(server), "a", secret=after, boot=boot),
+            Sharing(FakeLog(server), "b", secret=after, boot=boot + 10) as b,
+        ):
+            assert (b.replication.refusal, b.knows()) == ("", True)
+            await until(is_sealed_with_the_first_of(after))
+    assert b.scores()[1] == 0.5
