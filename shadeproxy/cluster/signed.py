@@ -36,15 +36,16 @@ class Seals:
         mac, body = sealed[1 : 1 + _MAC_BYTES], sealed[1 + _MAC_BYTES :]
         return hmac.compare_digest(mac, _mac(self._keys[0], purpose, body))
 
-    def unseal(self, purpose: str, sealed: bytes) -> bytes:
+    def unseal(self, purpose: str, sealed: bytes, sender: str = "") -> bytes:
         """Return the body. Raises ``PeerError`` unless the seal was made for this purpose with an accepted
-        secret.
+        secret. ``sender``: a name for the text of the error.
         """
+        what = f"{purpose} {sender}".rstrip()
         if sealed[:1] != _FORMAT:
-            raise PeerError(f"{purpose}: sealed by a release that this one does not understand")
+            raise PeerError(f"{what}: sealed by a release that this one does not understand")
         mac, body = sealed[1 : 1 + _MAC_BYTES], sealed[1 + _MAC_BYTES :]
         if not any(hmac.compare_digest(mac, _mac(key, purpose, body)) for key in self._keys):
-            raise PeerError(f"{purpose}: not sealed with this node's cluster.secret")
+            raise PeerError(f"{what}: not sealed with this node's cluster.secret")
         return body
 
 

@@ -73,7 +73,7 @@ def seal_facts(facts: NodeFacts, seals: Seals) -> bytes:
 def unseal_facts(seat: Seat, seals: Seals) -> NodeFacts:
     """Return the facts in a seat. Raises ``PeerError`` if the node itself did not seal them."""
     try:
-        facts = _facts.decode(seals.unseal(_PURPOSE, seat.facts))
+        facts = _facts.decode(seals.unseal(_PURPOSE, seat.facts, seat.node))
     except msgspec.DecodeError as error:
         raise PeerError(f"the facts of node {seat.node} cannot be read: {error}") from error
     if facts.node != seat.node:

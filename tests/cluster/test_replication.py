@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import structlog
 
 from shadeproxy.cluster import replication
 from shadeproxy.cluster.events import WIRE, PlaceEvent
@@ -607,6 +608,20 @@ async def test_proxies_that_start_with_a_later_version_share_again(server, monke
         assert (a.replication.refusal, b.replication.refusal) == ("", "")
         await a.register()
         await until(b.knows)
+
+
+async def test_a_snapshot_with_the_seal_of_another_secret_is_logged_once(server):
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register()
+        server.claims["snapshot"] = Seals("c", ["another secret"]).seal("snapshot", b"")
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(3):
+                a.keeper.look.set()
+                await asyncio.sleep(0.5)
+        told = [(one["log_level"], one["reason"]) for one in logs]
+        assert told == [("error", "snapshot: not sealed with this node's cluster.secret")]
+        await a.score([1], [0.5])
+        await until(lambda: a.counters.published == 3)
 
 
 async def test_hints_stay_while_proxies_change_to_a_new_secret_one_after_the_other(server):
