@@ -117,7 +117,8 @@ class Duties:
         """
         self._enter(answer.inc, now_s)
         self.opens_at_s = inf
-        self.forgotten = answer.forgotten
+        # It stays so until the process ends, although a log that loses its data does not know it any more.
+        self.forgotten = self.forgotten or answer.forgotten
         self.late = tuple(
             record.node
             for record in answer.nodes
@@ -128,13 +129,15 @@ class Duties:
             for record in answer.nodes
             if self._is_over(record, answer, now_s)
         ]
+        records = {record.node: record for record in answer.nodes}
+        self.refusal = "" if view is None else self._misfit(view, records)
         if answer.view.number and view is not None:
             self._empty = False
-            seats = self._seats(answer, view, now_s)
+            seats = self._seats(answer, view, records, now_s)
             changed = seats != view.seats
         else:
             seats = {} if view is None else dict(view.seats)
-            if not answer.forgotten:
+            if not self._stays_out:
                 seats[self._seat.node] = self._seat
             changed = bool(seats) and (view is not None or self._empty_for_long(now_s))
         if changed:
@@ -174,14 +177,19 @@ class Duties:
             return False
         return now_s - since_s >= self._timing.surely_over_s
 
-    def _seats(self, answer: BeatAnswer, view: View, now_s: float) -> dict[str, Seat]:
-        """Return the seats that the next view should have, by node."""
-        records = {record.node: record for record in answer.nodes}
+    @property
+    def _stays_out(self) -> bool:
+        """True if this node must ask for no seat: it and the nodes of the view differ in a setting, or an
+        operator removed it.
+        """
+        return bool(self.refusal) or self.forgotten
+
+    def _seats(
+        self, answer: BeatAnswer, view: View, records: dict[str, NodeRecord], now_s: float
+    ) -> dict[str, Seat]:
+        """Return the seats that the next view should have, by node. ``records``: those of ``answer``."""
         own = self.facts.node
-        self.refusal = self._misfit(view, records)
-        if self.refusal or answer.forgotten:
-            # Ask for no seat: this node and the nodes of the view differ in a setting, or an operator removed
-            # this node.
+        if self._stays_out:
             return {node: seat for node, seat in view.seats.items() if node != own}
         seats, away = dict(view.seats), dict[str, float]()
         for node, seat in view.seats.items():
@@ -208,7 +216,9 @@ class Duties:
         it differs from none.
         """
         for node, facts in view.facts.items():
-            if node == self.facts.node or (node in records and records[node].retired):
+            if node == self.facts.node or view.seats[node].away:
+                continue
+            if node in records and records[node].retired:
                 continue
             if misfit := self.facts.misfit(facts):
                 return misfit

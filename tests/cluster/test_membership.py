@@ -280,6 +280,33 @@ def test_a_node_that_does_not_fit_gets_no_share_and_says_why(cluster, three, fac
     assert cluster.mine(odd) == set(OBJECTS)
 
 
+@pytest.mark.parametrize("facts", [{"wire": 2}, {"origin": "other"}, {"config": "x"}])
+def test_a_node_that_does_not_fit_takes_no_seat_when_the_log_has_lost_its_data(cluster, three, facts):
+    odd = cluster.start("d", **facts)
+    cluster.run(5)
+    cluster.server.lose()
+    cluster.run(6, odd)  # It opens the log, and is the first to propose a view.
+    cluster.run(6)
+    assert seated(cluster) == {"a": False, "b": False, "c": False}
+    assert all(cluster.mine(node) for node in three)
+    assert [bool(node.duties.refusal) for node in (*three, odd)] == [False, False, False, True]
+    # It is the cluster once the others have ended.
+    cluster.run(TIMING.leave_after_s + 8, odd)
+    assert cluster.mine(odd) == set(OBJECTS)
+
+
+def test_a_forgotten_node_stays_out_when_the_log_has_lost_its_data(cluster, three):
+    a, b, c = three
+    cluster.server.forget(cluster.server.inc, "c")
+    cluster.run(6)
+    cluster.server.lose()
+    cluster.run(6, c)
+    cluster.run(6)
+    assert seated(cluster) == {"a": False, "b": False}
+    assert c.duties.forgotten
+    assert cluster.mine(a) | cluster.mine(b) == set(OBJECTS)
+
+
 def test_a_new_weight_or_address_is_proposed(cluster, three):
     cluster.start("a", boot="2", weight=5.0, peer="10.0.0.9:9002")
     cluster.run(9)
