@@ -178,6 +178,7 @@ class Clustering:
             origin=self._node.origin,
             config=agreed(self._settings),
             settings=named(self._settings),
+            accepts=self._seals().accepted,
             boot=str(self._node.boot),
             release=__version__,
         )

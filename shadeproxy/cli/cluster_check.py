@@ -51,7 +51,8 @@ async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
             _ENGINE,
             ok=False,
             detail=f"it answers, but the view of cluster {cluster.name} cannot be used: {error}",
-            change="give all proxies the same cluster.secret, or this one another cluster.name",
+            change="give all proxies the same cluster.secret, or this one another cluster.name; if no proxy"
+            " has the former secret any more, restart the engine",
         )
         return
     yield CheckRow(_ENGINE, ok=True, detail=f"answers; proxies in cluster {cluster.name} now: {len(facts)}")
@@ -63,6 +64,7 @@ async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
         origin=origin_digest(settings),
         config=agreed(settings),
         settings=named(settings),
+        accepts=seals.accepted,
     )
     # A proxy with the same address is this proxy itself, as it runs now, so do not compare with it. Proxies
     # that keep their own pages need no address of their own.

@@ -12,6 +12,7 @@ from shadeproxy.core.errors import PeerError
 
 _FORMAT = b"\x01"
 _MAC_BYTES = 32
+_MARK_BYTES = 8
 
 
 class Seals:
@@ -26,6 +27,11 @@ class Seals:
             hmac.digest(secret.encode(), b"shadeproxy cluster\0" + cluster.encode(), "sha256")
             for secret in secrets or ("",)
         ]
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """A mark of each secret whose seals are accepted. The first one is that of the secret that seals."""
+        return tuple(_mac(key, "accepted", b"")[:_MARK_BYTES].hex() for key in self._keys)
 
     def seal(self, purpose: str, body: bytes) -> bytes:
         """Return the body behind its format number and its HMAC-SHA-256."""

@@ -21,9 +21,10 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``peer``, ``s3``, ``control``: addresses of the node's listeners, "" if there is none. ``wire``: version
     of the messages between nodes. ``origin``: digest of the origin's name. ``config``: cluster.pages, and
     with owned pages a digest of all settings in which nodes must agree. ``settings``: the name and a digest
-    of each of these settings, by which a misfit is named; empty in facts of earlier releases. ``distrust``: a
-    number that the node changes when all nodes must distrust their cached pages. ``boot``: the number of the
-    node's start. ``release``: the software's version, for people.
+    of each of these settings, by which a misfit is named. ``accepts``: ``Seals.accepted`` of the node. These
+    two are empty in facts of earlier releases. ``distrust``: a number that the node changes when all nodes
+    must distrust their cached pages. ``boot``: the number of the node's start. ``release``: the software's
+    version, for people.
     """
 
     node: str
@@ -35,6 +36,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = ""
     config: str = ""
     settings: tuple[tuple[str, str], ...] = ()
+    accepts: tuple[str, ...] = ()
     distrust: int = 0
     boot: str = ""
     release: str = ""
@@ -51,6 +53,12 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
             )
         if other.origin != self.origin:
             return f"{named} has another origin; give this cluster another cluster.name"
+        if self.accepts and other.accepts and self.accepts[0] not in other.accepts:
+            # With a seat of this node, the other nodes could not use the view.
+            return (
+                f"{named} does not accept the first secret of this one's cluster.secret; change the secret in"
+                " the three rounds that docs/cluster.md describes"
+            )
         theirs, own = (facts.config.partition(" ")[0] for facts in (other, self))
         if {theirs, own} == {"owned", "local"}:
             alone = "; so other proxies do not learn of this one's writes" if own == "local" else ""

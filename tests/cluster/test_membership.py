@@ -295,6 +295,24 @@ def test_a_node_that_does_not_fit_takes_no_seat_when_the_log_has_lost_its_data(c
     assert cluster.mine(odd) == set(OBJECTS)
 
 
+def test_a_node_whose_seal_the_others_would_not_accept_takes_no_seat_and_harms_nobody():
+    """With such a seat in the view, no other node could use the view."""
+    cluster = Cluster()
+    old, both = Seals("c", ["old"]), Seals("c", ["new", "old"])
+    nodes = [cluster.start(node, seals=old) for node in "abc"]
+    cluster.run(15)
+    odd = cluster.start("d", seals=both)
+    cluster.run(5)
+    assert "does not accept the first secret of this one's cluster.secret" in odd.duties.refusal
+    assert all(cluster.mine(node) for node in nodes)
+    for node in "abcd":
+        cluster.start(node, "2", seals=Seals("c", ["old", "new"]))
+        cluster.run(5)
+    last = cluster.start("d", "3", seals=both)
+    cluster.run(5)
+    assert (last.duties.refusal, seated(cluster).keys()) == ("", set("abcd"))
+
+
 def test_a_forgotten_node_stays_out_when_the_log_has_lost_its_data(cluster, three):
     a, b, c = three
     cluster.server.forget(cluster.server.inc, "c")
