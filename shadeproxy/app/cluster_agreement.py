@@ -3,6 +3,7 @@ digests, and the others compare them with their own.
 """
 
 import hashlib
+from typing import Any
 
 from shadeproxy.app.origins import origin_name, read_bounds
 from shadeproxy.config import Settings
@@ -37,6 +38,17 @@ def agreed(settings: Settings) -> str:
         if value != known
     )
     return f"{cluster.pages} {_digest(text)}"
+
+
+def agreement(settings: Settings) -> dict[str, Any]:
+    """Return the fields of ``NodeFacts`` by which nodes see whether their settings agree."""
+    cluster = settings.cluster
+    return {
+        "config": agreed(settings),
+        "settings": named(settings),
+        "lease_s": cluster.lease,
+        "failover_s": cluster.engine_failover,
+    }
 
 
 def named(settings: Settings) -> tuple[tuple[str, str], ...]:

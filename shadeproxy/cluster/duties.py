@@ -6,7 +6,8 @@ node changes nothing. So the nodes need not agree which of them makes the call.
 """
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
@@ -65,6 +66,10 @@ class Duties:
         self._seals = seals
         self._seat = Seat(facts.node, seal_facts(facts, seals))
         self._timing = timing
+        self._waits = timing
+        """The longest lease and failover of this node and the nodes of its last view. These are equal, unless
+        the cluster refuses this node. Before this node ends a lease, or opens the log, it waits by this.
+        """
         self._inc = ""
         self._since_s = 0.0
         """When the incarnation was first seen closed; once it is open, when it was first seen without a
@@ -108,7 +113,7 @@ class Duties:
         self._enter(inc, now_s)
         if kept is not None:
             return [Propose(ViewId(inc, 0), _ordered(kept.seats), kept.id.inc)]
-        self.opens_at_s = self._since_s + self._timing.surely_over_s + self._timing.failover_s
+        self.opens_at_s = self._since_s + self._waits.surely_over_s + self._waits.failover_s
         return [Open(inc)] if now_s >= self.opens_at_s else []
 
     def of_open(self, answer: BeatAnswer, view: View | None, now_s: float) -> list[Call]:
@@ -124,13 +129,15 @@ class Duties:
             for record in answer.nodes
             if not record.retired and record.acked < answer.view.number != answer.settled.number
         )
+        records = {record.node: record for record in answer.nodes}
+        self.refusal = "" if view is None else self._misfit(view, records)
+        if view is not None:
+            self._waits = _slowest(self._timing, view.facts.values())
         calls: list[Call] = [
             Retire(answer.inc, record.node, record.count)
             for record in answer.nodes
             if self._is_over(record, answer, now_s)
         ]
-        records = {record.node: record for record in answer.nodes}
-        self.refusal = "" if view is None else self._misfit(view, records)
         if answer.view.number and view is not None:
             self._empty = False
             seats = self._seats(answer, view, records, now_s)
@@ -175,7 +182,7 @@ class Duties:
             self._counts[record.node] = (record.count, now_s)
             self.conflict = self.conflict or (own and count >= 0)
             return False
-        return now_s - since_s >= self._timing.surely_over_s
+        return now_s - since_s >= self._waits.surely_over_s
 
     @property
     def _stays_out(self) -> bool:
@@ -227,3 +234,12 @@ class Duties:
 
 def _ordered(seats: dict[str, Seat]) -> tuple[Seat, ...]:
     return tuple(seats[node] for node in sorted(seats))
+
+
+def _slowest(timing: Timing, nodes: Collection[NodeFacts]) -> Timing:
+    """Return ``timing`` with the longest lease and failover of its own and of ``nodes``."""
+    return replace(
+        timing,
+        lease_s=max([timing.lease_s, *(facts.lease_s for facts in nodes)]),
+        failover_s=max([timing.failover_s, *(facts.failover_s for facts in nodes)]),
+    )

@@ -21,10 +21,10 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``peer``, ``s3``, ``control``: addresses of the node's listeners, "" if there is none. ``wire``: version
     of the messages between nodes. ``origin``: digest of the origin's name. ``config``: cluster.pages, and
     with owned pages a digest of all settings in which nodes must agree. ``settings``: the name and a digest
-    of each of these settings, by which a misfit is named. ``accepts``: ``Seals.accepted`` of the node. These
-    two are empty in facts of earlier releases. ``distrust``: a number that the node changes when all nodes
-    must distrust their cached pages. ``boot``: the number of the node's start. ``release``: the software's
-    version, for people.
+    of each of these settings, by which a misfit is named. ``accepts``: ``Seals.accepted`` of the node.
+    ``lease_s``, ``failover_s``: as in the node's ``Timing``. Facts of earlier releases lack these four.
+    ``distrust``: a number that the node changes when all nodes must distrust their cached pages. ``boot``:
+    the number of the node's start. ``release``: the software's version, for people.
     """
 
     node: str
@@ -37,6 +37,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     config: str = ""
     settings: tuple[tuple[str, str], ...] = ()
     accepts: tuple[str, ...] = ()
+    lease_s: float = 0.0
+    failover_s: float = 0.0
     distrust: int = 0
     boot: str = ""
     release: str = ""

@@ -17,12 +17,13 @@ import structlog
 from shadeproxy.api.s3 import COMPILED, lane
 from shadeproxy.api.s3.response import KEEPALIVE_S
 from shadeproxy.app import clustering, owned_pages, proxy
-from shadeproxy.app.cluster_agreement import agreed, named
+from shadeproxy.app.cluster_agreement import agreed, agreement
 from shadeproxy.app.clustering import from_outside
 from shadeproxy.app.owned_pages import answers_by_rule
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.cluster import heartbeat, ownership
 from shadeproxy.cluster.log import Seat, ViewId
+from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts, seal_facts
 from shadeproxy.config import Settings
@@ -311,6 +312,7 @@ async def test_the_lease_is_given_up_after_the_last_answer(alone, tmp_path):
     stopping = asyncio.create_task(alone.stop())
     await asyncio.sleep(0.2)
     member = alone._clustering._heartbeat.membership
+    assert (member.duties.facts.lease_s, member.duties.facts.accepts) == (3.0, Seals("c", [SECRET]).accepted)
     assert not stopping.done()
     assert not member._ended
     assert len(await reader.readexactly(BIG)) == BIG
@@ -323,7 +325,7 @@ async def test_the_lease_is_given_up_after_the_last_answer(alone, tmp_path):
 
 
 def facts_of(settings):
-    return NodeFacts(node="n", weight=1.0, config=agreed(settings), settings=named(settings))
+    return NodeFacts(node="n", weight=1.0, **agreement(settings))
 
 
 def test_nodes_must_agree_in_pages_page_size_lease_and_upstreams(tmp_path):

@@ -325,6 +325,38 @@ def test_a_forgotten_node_stays_out_when_the_log_has_lost_its_data(cluster, thre
     assert cluster.mine(a) | cluster.mine(b) == set(OBJECTS)
 
 
+def test_a_node_with_a_shorter_lease_ends_no_lease_of_the_others(cluster, three):
+    """The cluster refuses it. But by its own lease, it would take the others' leases to be over too soon."""
+    a, b, c = three
+    odd = cluster.start("d", timing=replace(TIMING, lease_s=0.6), config="another lease")
+    cluster.beat(a)
+    while a.leased(cluster.now_s):
+        for node in (odd, b, c):
+            cluster.beat(node)
+        assert sum(map(len, map(cluster.mine, three))) == len(OBJECTS), "each object has one owner"
+        cluster.now_s += 0.2
+    assert odd.duties.refusal
+    cluster.run(5, odd, b, c)
+    assert seated(cluster) == {"a": True, "b": False, "c": False}
+
+
+@pytest.mark.parametrize("shorter", [{"lease_s": 0.6}, {"failover_s": 0.0}])
+def test_a_node_with_a_shorter_lease_opens_no_log_while_leases_of_the_others_last(cluster, shorter):
+    timing = replace(TIMING, failover_s=2.0)
+    nodes = [cluster.start(node, timing=timing) for node in "abc"]
+    cluster.run(15)
+    odd = cluster.start("d", timing=replace(timing, **shorter), config="another lease")
+    cluster.run(2)
+    cluster.server.lose()
+    began_s = cluster.now_s
+    while not cluster.server.opened:
+        cluster.beat(odd)
+        cluster.now_s += 0.1
+    assert cluster.now_s - began_s >= timing.surely_over_s + timing.failover_s
+    cluster.run(5)
+    assert all(map(cluster.mine, nodes))
+
+
 def test_a_new_weight_or_address_is_proposed(cluster, three):
     cluster.start("a", boot="2", weight=5.0, peer="10.0.0.9:9002")
     cluster.run(9)
