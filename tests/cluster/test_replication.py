@@ -620,8 +620,9 @@ async def test_a_snapshot_with_the_seal_of_another_secret_is_logged_once(server)
                 await asyncio.sleep(0.5)
         told = [(one["log_level"], one["reason"]) for one in logs]
         assert told == [("error", "snapshot: not sealed with this node's cluster.secret")]
+        published = a.counters.published
         await a.score([1], [0.5])
-        await until(lambda: a.counters.published == 3)
+        await until(lambda: a.counters.published > published)
 
 
 async def test_hints_stay_while_proxies_change_to_a_new_secret_one_after_the_other(server):
