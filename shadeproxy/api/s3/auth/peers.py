@@ -109,6 +109,9 @@ class PeerAuthenticator(Authenticator):
             raise Misdirected(f"This is the node {self.node}, not {field.receiver}")
         if is_write:
             for_this = bool(self._boot) and field.boot == self._boot
+            if field.boot and self._boot and not for_this:
+                # An earlier process may have accepted it. Its time does not tell, if the clock was set back.
+                raise Misdirected("This write names another start of this node")
             self._admit(fields[NONCE_FIELD], claim.amz_date, for_this=for_this)
         identity = Identity(
             f"node {field.sender}", field.upstream, ALL_RIGHTS, seed=seed, namespace=field.namespace
