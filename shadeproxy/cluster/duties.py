@@ -122,8 +122,7 @@ class Duties:
         """
         self._enter(answer.inc, now_s)
         self.opens_at_s = inf
-        # It stays so until the process ends, although a log that loses its data does not know it any more.
-        self.forgotten = self.forgotten or answer.forgotten
+        self.forgotten = answer.forgotten
         self.late = tuple(
             record.node
             for record in answer.nodes

@@ -313,18 +313,6 @@ def test_a_node_whose_seal_the_others_would_not_accept_takes_no_seat_and_harms_n
     assert (last.duties.refusal, seated(cluster).keys()) == ("", set("abcd"))
 
 
-def test_a_forgotten_node_stays_out_when_the_log_has_lost_its_data(cluster, three):
-    a, b, c = three
-    cluster.server.forget(cluster.server.inc, "c")
-    cluster.run(6)
-    cluster.server.lose()
-    cluster.run(6, c)
-    cluster.run(6)
-    assert seated(cluster) == {"a": False, "b": False}
-    assert c.duties.forgotten
-    assert cluster.mine(a) | cluster.mine(b) == set(OBJECTS)
-
-
 def test_a_node_with_a_shorter_lease_ends_no_lease_of_the_others(cluster, three):
     """The cluster refuses it. But by its own lease, it would take the others' leases to be over too soon."""
     a, b, c = three
