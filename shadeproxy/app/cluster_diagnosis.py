@@ -129,7 +129,8 @@ def _membership(facts: ClusterFacts) -> Iterator[Finding]:
                 else "; hints stay at this proxy"
             ),
             "check that Redis or Valkey runs, the network to it, and cluster.engine, cluster.engine_password"
-            " and cluster.secret; `shadeproxy check` tries them",
+            " and cluster.secret; `shadeproxy check` tries them. If no proxy has the secret of a seal any"
+            " more, restart Redis or Valkey",
         )
     elif facts.hints_problem:
         yield Finding(

@@ -18,7 +18,7 @@ from shadeproxy import __version__
 from shadeproxy.api.control.context import CacheAdmin
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.admin import EngineAdmin
-from shadeproxy.app.cluster_agreement import agreed, origin_digest
+from shadeproxy.app.cluster_agreement import agreement, origin_digest
 from shadeproxy.app.cluster_checkup import collect_facts
 from shadeproxy.app.cluster_diagnosis import ClusterFacts
 from shadeproxy.app.origins import read_bounds
@@ -176,9 +176,10 @@ class Clustering:
             control=from_outside(control, peer),
             wire=WIRE,
             origin=self._node.origin,
-            config=agreed(self._settings),
+            accepts=self._seals().accepted,
             boot=str(self._node.boot),
             release=__version__,
+            **agreement(self._settings),
         )
         timing = Timing(
             lease_s=cluster.lease, leave_after_s=cluster.leave_after, failover_s=cluster.engine_failover
@@ -222,7 +223,7 @@ class Clustering:
             self.owned.reloaded(settings.telemetry)
         if self._heartbeat is not None:
             duties = self._heartbeat.membership.duties
-            duties.change_facts(msgspec.structs.replace(duties.facts, config=agreed(settings)))
+            duties.change_facts(msgspec.structs.replace(duties.facts, **agreement(settings)))
 
     async def _say_goodbye(self) -> None:
         if self._heartbeat is not None:

@@ -145,7 +145,8 @@ def _show(answer: dict[str, Any]) -> None:
     from rich.table import Table  # noqa: PLC0415  rich's tables take 40 ms
 
     settled = "settled" if answer["view"] == answer["settled"] else "not settled yet"
-    typer.echo(f"cluster {answer['name']}, view {answer['view']} ({settled}), seen by {answer['node']}")
+    view = f"view {answer['view']} ({settled})" if answer["view"] else "no view yet"
+    typer.echo(f"cluster {answer['name']}, {view}, seen by {answer['node']}")
     typer.echo(f"pages: {answer['pages']}" + ", cut off from the engine" * answer["cut_off"])
     typer.echo(f"lease: {answer['lease_s']:.1f} s left; beat: {answer['round_trip_s'] * 1000:.1f} ms")
     if answer["late"]:

@@ -6,7 +6,7 @@ The check changes nothing: it only reads the newest view, and asks the other pro
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from shadeproxy.app.cluster_agreement import agreed, origin_digest
+from shadeproxy.app.cluster_agreement import agreement, origin_digest
 from shadeproxy.app.clustering import open_log
 from shadeproxy.cli.rows import CheckRow
 from shadeproxy.cluster.events import WIRE
@@ -51,7 +51,8 @@ async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
             _ENGINE,
             ok=False,
             detail=f"it answers, but the view of cluster {cluster.name} cannot be used: {error}",
-            change="give all proxies the same cluster.secret, or this one another cluster.name",
+            change="give all proxies the same cluster.secret, or this one another cluster.name; if no proxy"
+            " has the former secret any more, restart the engine",
         )
         return
     yield CheckRow(_ENGINE, ok=True, detail=f"answers; proxies in cluster {cluster.name} now: {len(facts)}")
@@ -61,7 +62,8 @@ async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
         peer=cluster.advertise or str(cluster.listen),
         wire=WIRE,
         origin=origin_digest(settings),
-        config=agreed(settings),
+        accepts=seals.accepted,
+        **agreement(settings),
     )
     # A proxy with the same address is this proxy itself, as it runs now, so do not compare with it. Proxies
     # that keep their own pages need no address of their own.

@@ -6,7 +6,8 @@ node changes nothing. So the nodes need not agree which of them makes the call.
 """
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
@@ -65,6 +66,10 @@ class Duties:
         self._seals = seals
         self._seat = Seat(facts.node, seal_facts(facts, seals))
         self._timing = timing
+        self._waits = timing
+        """The longest lease and failover of this node and the nodes of its last view. These are equal, unless
+        the cluster refuses this node. Before this node ends a lease, or opens the log, it waits by this.
+        """
         self._inc = ""
         self._since_s = 0.0
         """When the incarnation was first seen closed; once it is open, when it was first seen without a
@@ -108,7 +113,7 @@ class Duties:
         self._enter(inc, now_s)
         if kept is not None:
             return [Propose(ViewId(inc, 0), _ordered(kept.seats), kept.id.inc)]
-        self.opens_at_s = self._since_s + self._timing.surely_over_s + self._timing.failover_s
+        self.opens_at_s = self._since_s + self._waits.surely_over_s + self._waits.failover_s
         return [Open(inc)] if now_s >= self.opens_at_s else []
 
     def of_open(self, answer: BeatAnswer, view: View | None, now_s: float) -> list[Call]:
@@ -123,6 +128,10 @@ class Duties:
             for record in answer.nodes
             if not record.retired and record.acked < answer.view.number != answer.settled.number
         )
+        records = {record.node: record for record in answer.nodes}
+        self.refusal = "" if view is None else self._misfit(view, records)
+        if view is not None:
+            self._waits = _slowest(self._timing, view.facts.values())
         calls: list[Call] = [
             Retire(answer.inc, record.node, record.count)
             for record in answer.nodes
@@ -130,11 +139,11 @@ class Duties:
         ]
         if answer.view.number and view is not None:
             self._empty = False
-            seats = self._seats(answer, view, now_s)
+            seats = self._seats(answer, view, records, now_s)
             changed = seats != view.seats
         else:
             seats = {} if view is None else dict(view.seats)
-            if not answer.forgotten:
+            if not self._stays_out:
                 seats[self._seat.node] = self._seat
             changed = bool(seats) and (view is not None or self._empty_for_long(now_s))
         if changed:
@@ -172,16 +181,21 @@ class Duties:
             self._counts[record.node] = (record.count, now_s)
             self.conflict = self.conflict or (own and count >= 0)
             return False
-        return now_s - since_s >= self._timing.surely_over_s
+        return now_s - since_s >= self._waits.surely_over_s
 
-    def _seats(self, answer: BeatAnswer, view: View, now_s: float) -> dict[str, Seat]:
-        """Return the seats that the next view should have, by node."""
-        records = {record.node: record for record in answer.nodes}
+    @property
+    def _stays_out(self) -> bool:
+        """True if this node must ask for no seat: it and the nodes of the view differ in a setting, or an
+        operator removed it.
+        """
+        return bool(self.refusal) or self.forgotten
+
+    def _seats(
+        self, answer: BeatAnswer, view: View, records: dict[str, NodeRecord], now_s: float
+    ) -> dict[str, Seat]:
+        """Return the seats that the next view should have, by node. ``records``: those of ``answer``."""
         own = self.facts.node
-        self.refusal = self._misfit(view, records)
-        if self.refusal or answer.forgotten:
-            # Ask for no seat: this node and the nodes of the view differ in a setting, or an operator removed
-            # this node.
+        if self._stays_out:
             return {node: seat for node, seat in view.seats.items() if node != own}
         seats, away = dict(view.seats), dict[str, float]()
         for node, seat in view.seats.items():
@@ -208,7 +222,9 @@ class Duties:
         it differs from none.
         """
         for node, facts in view.facts.items():
-            if node == self.facts.node or (node in records and records[node].retired):
+            if node == self.facts.node or view.seats[node].away:
+                continue
+            if node in records and records[node].retired:
                 continue
             if misfit := self.facts.misfit(facts):
                 return misfit
@@ -217,3 +233,12 @@ class Duties:
 
 def _ordered(seats: dict[str, Seat]) -> tuple[Seat, ...]:
     return tuple(seats[node] for node in sorted(seats))
+
+
+def _slowest(timing: Timing, nodes: Collection[NodeFacts]) -> Timing:
+    """Return ``timing`` with the longest lease and failover of its own and of ``nodes``."""
+    return replace(
+        timing,
+        lease_s=max([timing.lease_s, *(facts.lease_s for facts in nodes)]),
+        failover_s=max([timing.failover_s, *(facts.failover_s for facts in nodes)]),
+    )

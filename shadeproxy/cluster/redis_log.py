@@ -43,6 +43,8 @@ _HANDLE_CLOSED: Any = RuntimeError
 """uvloop raises this error for a write to a connection that was reset after it was taken from the pool.
 ``Retry`` accepts the class as well, although its types do not say so.
 """
+_ODD = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+"""The errors of code that reads an answer in which a value has another type or form than expected."""
 _seats = msgspec.msgpack.Decoder(list[Seat])
 
 
@@ -87,33 +89,27 @@ class RedisLog:
         self._keep = script(redis_scripts.KEEP)
 
     async def peek(self) -> ViewRecord:
-        number, seats = await self._run(self._peek, self._state, [])
-        return _view(int(number or 0), seats or b"")
+        view: ViewRecord = await self._run(self._peek, self._state, [], _newest)
+        return view
 
     async def beat(self, beat: Beat) -> BeatAnswer:
         acked = beat.acked or ViewId("", 0)
         fresh_inc = secrets.token_hex(8)
         arguments = [beat.node, beat.boot, acked.inc, acked.number, fresh_inc, beat.inc, beat.kept]
-        answer = await self._run(self._beat, self._state, arguments)
-        try:
-            return _beat_answer(answer)
-        except (ValueError, TypeError, AttributeError, LookupError) as error:
-            # Other programs may write to this server too. So a value may have a wrong form. It must fail only
-            # this beat, not the beats after it.
-            raise ClusterUnavailable(
-                f"the state of the cluster in {self._address} is damaged: {error}"
-            ) from error
+        answer: BeatAnswer = await self._run(self._beat, self._state, arguments, _beat_answer)
+        return answer
 
     async def open(self, inc: str) -> None:
         await self._run(self._open, self._state, [inc])
 
     async def retire(self, inc: str, node: str, count: int) -> bool:
-        return bool(await self._run(self._retire, self._state, [inc, node, count]))
+        retired: bool = await self._run(self._retire, self._state, [inc, node, count])
+        return retired
 
     async def propose(self, base: ViewId, seats: Sequence[Seat], *, kept: str = "") -> ViewId | None:
         ids = " ".join(seat.node for seat in seats)
         arguments = [base.inc, base.number, msgspec.msgpack.encode(list(seats)), ids, kept]
-        number = await self._run(self._propose, self._state, arguments)
+        number = await self._run(self._propose, self._state, arguments, int)
         return ViewId(base.inc, number) if number else None
 
     async def forget(self, inc: str, node: str) -> None:
@@ -124,8 +120,8 @@ class RedisLog:
         length, ttl_s = (_SCORE_EVENTS, _SCORE_STREAM_S) if scores else (_STREAM_EVENTS, 0)
         # So many long events would take a gigabyte. Proxies that join need those since the last snapshot.
         keep_s = _LONG_SCORES_S if scores and len(body) > _LONG_BYTES else ""
-        position = await self._run(self._append, self._prefix + stream, [length, body, ttl_s, keep_s])
-        return str(position.decode())
+        arguments = [length, body, ttl_s, keep_s]
+        return str(await self._run(self._append, self._prefix + stream, arguments, bytes.decode))
 
     async def read(self, after: Mapping[str, str], wait_s: float) -> list[Event]:
         if not after:
@@ -136,23 +132,25 @@ class RedisLog:
             answer = await self._command(
                 "XREAD", "COUNT", _READ_EVENTS, *block, "STREAMS", *keys, *after.values()
             )
-        return [
-            Event(key.decode().removeprefix(self._prefix), position.decode(), fields[b"e"])
-            for key, entries in answer or ()
-            for position, fields in entries
-        ]
+            return [
+                Event(key.decode().removeprefix(self._prefix), position.decode(), fields[b"e"])
+                for key, entries in answer or ()
+                for position, fields in entries
+            ]
 
     async def claim(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
         arguments = [name, value, int(instead_of is not None), instead_of or b""]
-        return bytes(await self._run(self._claim, self._names, arguments))
+        value_now: bytes = await self._run(self._claim, self._names, arguments, b"".__add__)
+        return value_now
 
     async def release(self, name: str, value: bytes) -> bool:
-        return bool(await self._run(self._release, self._names, [name, value]))
+        released: bool = await self._run(self._release, self._names, [name, value])
+        return released
 
     async def names(self) -> dict[str, bytes]:
         async with self._bounded():
             names: dict[bytes, bytes] = await self._command("HGETALL", self._names)
-        return {name.decode(): value for name, value in names.items()}
+            return {name.decode(): value for name, value in names.items()}
 
     async def put_blob(self, digest: str, data: bytes, keep_s: int = BLOB_S) -> None:
         assert len(data) <= BLOB_BYTES
@@ -162,9 +160,9 @@ class RedisLog:
     async def get_blob(self, digest: str) -> bytes | None:
         async with self._bounded():
             data = await self._command("GETEX", f"{self._prefix}b:{digest}")
-        # To compute the digest of more bytes would hold up the event loop.
-        fits = data is not None and len(data) <= BLOB_BYTES and digest_of(data) == digest
-        return data if fits else None
+            # To compute the digest of more bytes would hold up the event loop.
+            fits = data is not None and len(data) <= BLOB_BYTES and digest_of(data) == digest
+            return data if fits else None
 
     async def keep_blobs(self, digests: Collection[str], keep_s: int = BLOB_S) -> bool:
         keys = [f"{self._prefix}b:{digest}" for digest in dict.fromkeys(digests)]
@@ -175,9 +173,12 @@ class RedisLog:
         async with self._bounded():
             await self._redis.aclose()
 
-    async def _run(self, script: Any, key: str, arguments: list[object]) -> Any:
+    async def _run(
+        self, script: Any, key: str, arguments: list[object], form: Callable[[Any], Any] = bool
+    ) -> Any:
+        """Run a script, and return what ``form`` makes of its answer."""
         async with self._bounded():
-            return await script(keys=[key], args=arguments)
+            return form(await script(keys=[key], args=arguments))
 
     @asynccontextmanager
     async def _bounded(self, wait_s: float = 0.0) -> AsyncIterator[None]:
@@ -193,6 +194,13 @@ class RedisLog:
         except (RedisError, OSError, _HANDLE_CLOSED) as error:
             counters.engine_errors += 1
             raise ClusterUnavailable(f"{self._address}: {error}") from error
+        except _ODD as error:
+            # Other programs may write to this server too, or it may be no Redis. Such an answer must fail
+            # only this call, not those after it.
+            counters.engine_errors += 1
+            raise ClusterUnavailable(
+                f"the state of the cluster in {self._address} is damaged: {error}"
+            ) from error
         finally:
             if not wait_s:  # Do not time calls that wait for an event: most of their time is that wait.
                 counters.engine_s += time.monotonic() - began_s
@@ -221,6 +229,11 @@ def _beat_answer(answer: Any) -> BeatAnswer:
             )
         ),
     )
+
+
+def _newest(answer: Any) -> ViewRecord:
+    number, seats = answer
+    return _view(int(number or 0), seats or b"")
 
 
 def _view(number: int, seats: bytes) -> ViewRecord:

@@ -49,8 +49,7 @@ _WAIT_S = 0.5
 _START_S = 10.0  # So long after its start, a proxy may freeze scores without having the cluster's hints.
 _FREEZE_S = 5.0  # Long, because the draws of ranks from different frozen scores do not make up one epoch.
 _BYTES_PER_S = 4 * 1024 * 1024  # On a slower network, a long change is first applied at this proxy alone.
-_READ_S = 1.0
-_AGAIN_S = 0.25
+_READ_S, _AGAIN_S = 1.0, 0.25
 _REFUSED_AGAIN_S = 30.0
 FLUSH_S = 0.25
 _SIGNS_EVERY, _ALIVE_EVERY = 2, 8
@@ -215,6 +214,11 @@ class Replication:
                 self._lose(name, error, is_new=name not in self._problems)
                 self._problems[name] = str(error)
                 await self._clock.sleep(_AGAIN_S)
+            except PeerError as error:  # For example, the snapshot has the seal of another secret.
+                if self._problems.get(name) != str(error):
+                    _log.error("hints in the cluster's engine cannot be used", at=name, reason=str(error))
+                self._problems[name] = str(error)
+                await self._clock.sleep(_READ_S)
             except Exception:  # noqa: BLE001 - logged; hints are shared again after the next step
                 _log.exception("sharing hints failed, will try again", at=name)
                 await self._clock.sleep(_READ_S)

@@ -12,6 +12,7 @@ from shadeproxy.core.errors import PeerError
 
 _FORMAT = b"\x01"
 _MAC_BYTES = 32
+_MARK_BYTES = 8
 
 
 class Seals:
@@ -27,19 +28,30 @@ class Seals:
             for secret in secrets or ("",)
         ]
 
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """A mark of each secret whose seals are accepted. The first one is that of the secret that seals."""
+        return tuple(_mac(key, "accepted", b"")[:_MARK_BYTES].hex() for key in self._keys)
+
     def seal(self, purpose: str, body: bytes) -> bytes:
         """Return the body behind its format number and its HMAC-SHA-256."""
         return _FORMAT + _mac(self._keys[0], purpose, body) + body
 
-    def unseal(self, purpose: str, sealed: bytes) -> bytes:
+    def has_first_seal(self, purpose: str, sealed: bytes) -> bool:
+        """Return whether the seal was made with the first secret, by which this node seals too."""
+        mac, body = sealed[1 : 1 + _MAC_BYTES], sealed[1 + _MAC_BYTES :]
+        return hmac.compare_digest(mac, _mac(self._keys[0], purpose, body))
+
+    def unseal(self, purpose: str, sealed: bytes, sender: str = "") -> bytes:
         """Return the body. Raises ``PeerError`` unless the seal was made for this purpose with an accepted
-        secret.
+        secret. ``sender``: a name for the text of the error.
         """
+        what = f"{purpose} {sender}".rstrip()
         if sealed[:1] != _FORMAT:
-            raise PeerError(f"{purpose}: sealed by a release that this one does not understand")
+            raise PeerError(f"{what}: sealed by a release that this one does not understand")
         mac, body = sealed[1 : 1 + _MAC_BYTES], sealed[1 + _MAC_BYTES :]
         if not any(hmac.compare_digest(mac, _mac(key, purpose, body)) for key in self._keys):
-            raise PeerError(f"{purpose}: not sealed with this node's cluster.secret")
+            raise PeerError(f"{what}: not sealed with this node's cluster.secret")
         return body
 
 

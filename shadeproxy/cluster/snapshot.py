@@ -206,6 +206,10 @@ class Snapshots:
 
     # ------------------------------------------------------------------ reading
 
+    def has_first_seal(self, sealed: bytes) -> bool:
+        """Return whether the value of the name was sealed with the secret by which this proxy seals."""
+        return self._seals.has_first_seal(NAME, sealed)
+
     async def read(self, sealed: bytes) -> Snapshot:
         """Return the snapshot to which ``sealed``, the value of the name, refers. Raises ClusterUnavailable,
         LostBlob if the snapshot must be replaced, and PeerError if it is of another cluster or of a later
@@ -339,8 +343,10 @@ class Snapshots:
 
 
 def _reaches(position: str, other: str) -> bool:
-    """Return whether a position is not before another one; False if one of them is not known."""
-    return bool(other) and order_of_position(position or BEGINNING) >= order_of_position(other)
+    """Return whether a position is known, and not before another one. If the other one is not known, the
+    scores that have it were not read from the log yet, or come from a time before positions were kept.
+    """
+    return bool(position) and order_of_position(position) >= order_of_position(other or BEGINNING)
 
 
 def _pieces_of(content: Content, items: Iterable[tuple[str, str, Content]]) -> set[str]:

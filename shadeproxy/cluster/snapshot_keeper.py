@@ -116,7 +116,7 @@ class SnapshotKeeper:
         self._merges = 0  # Number of calls of ``merge_soon`` that no ``step`` has followed yet.
         self._lacks: dict[str, str] = {}
         """The position before the last event that could not be applied here, by stream."""
-        self._gives_back = self._asks = False
+        self._gives_back = self._asks = self._seals_again = False
         self._asked_for = b""  # The snapshot with dropped hints for which others were asked to write theirs.
         self.followed = Followed()
         self.look = asyncio.Event()
@@ -196,6 +196,9 @@ class SnapshotKeeper:
         self.followed.seen.restore(snapshot.seen)
         self.followed.after.update(snapshot.after)
         self._note(sealed, snapshot.after)
+        # While the proxies change to a new secret, the snapshot may have a seal of the old one, which some of
+        # them will soon not accept.
+        self._seals_again = not self._snapshots.has_first_seal(sealed)
 
     async def step(self) -> bool:
         """Look at the snapshot, and merge or write one if that is due. Return whether the other proxies must
@@ -235,6 +238,7 @@ class SnapshotKeeper:
     def _is_due(self) -> bool:
         # If nothing changes, write it again nevertheless before the log drops its blobs.
         every_s = self._every_s if self.followed.after != self._at else KEPT_S
+        every_s = 0.0 if self._seals_again else every_s
         return self._clock.monotonic_s() - self._seen_s > every_s + _LACKING_S * bool(self._lacks)
 
     async def _give_back(self) -> bool:
@@ -283,6 +287,7 @@ class SnapshotKeeper:
 
     def _note(self, sealed: bytes, after: dict[str, str]) -> None:
         self._sealed, self._at, self._seen_s = sealed, after, self._clock.monotonic_s()
+        self._seals_again = False
 
     async def _merge(self, snapshot: Snapshot, *, joins: bool) -> None:
         end = order_of_position(snapshot.after.get(STREAM, BEGINNING))

@@ -20,9 +20,11 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``weight``: the node's share of the objects is in proportion to it, and with 0 the node gets no objects.
     ``peer``, ``s3``, ``control``: addresses of the node's listeners, "" if there is none. ``wire``: version
     of the messages between nodes. ``origin``: digest of the origin's name. ``config``: cluster.pages, and
-    with owned pages a digest of all settings in which nodes must agree. ``distrust``: a number that the node
-    changes when all nodes must distrust their cached pages. ``boot``: the number of the node's start.
-    ``release``: the software's version, for people.
+    with owned pages a digest of all settings in which nodes must agree. ``settings``: the name and a digest
+    of each of these settings, by which a misfit is named. ``accepts``: ``Seals.accepted`` of the node.
+    ``lease_s``, ``failover_s``: as in the node's ``Timing``. Facts of earlier releases lack these four.
+    ``distrust``: a number that the node changes when all nodes must distrust their cached pages. ``boot``:
+    the number of the node's start. ``release``: the software's version, for people.
     """
 
     node: str
@@ -33,6 +35,10 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     wire: int = 1
     origin: str = ""
     config: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    accepts: tuple[str, ...] = ()
+    lease_s: float = 0.0
+    failover_s: float = 0.0
     distrust: int = 0
     boot: str = ""
     release: str = ""
@@ -49,12 +55,21 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
             )
         if other.origin != self.origin:
             return f"{named} has another origin; give this cluster another cluster.name"
+        if self.accepts and other.accepts and self.accepts[0] not in other.accepts:
+            # With a seat of this node, the other nodes could not use the view.
+            return (
+                f"{named} does not accept the first secret of this one's cluster.secret; change the secret in"
+                " the three rounds that docs/cluster.md describes"
+            )
         theirs, own = (facts.config.partition(" ")[0] for facts in (other, self))
         if {theirs, own} == {"owned", "local"}:
             alone = "; so other proxies do not learn of this one's writes" if own == "local" else ""
             return f'{named} has cluster.pages = "{theirs}", this one "{own}"{alone}'
         if other.config != self.config:
-            return f"{named} has other settings in which nodes must agree"
+            known = dict(other.settings)
+            differ = [name for name, value in self.settings if known.get(name, value) != value]
+            told = f": {', '.join(differ)}" if differ else ""
+            return f"{named} has other settings in which nodes must agree{told}"
         return ""
 
 
@@ -68,7 +83,7 @@ def seal_facts(facts: NodeFacts, seals: Seals) -> bytes:
 def unseal_facts(seat: Seat, seals: Seals) -> NodeFacts:
     """Return the facts in a seat. Raises ``PeerError`` if the node itself did not seal them."""
     try:
-        facts = _facts.decode(seals.unseal(_PURPOSE, seat.facts))
+        facts = _facts.decode(seals.unseal(_PURPOSE, seat.facts, seat.node))
     except msgspec.DecodeError as error:
         raise PeerError(f"the facts of node {seat.node} cannot be read: {error}") from error
     if facts.node != seat.node:

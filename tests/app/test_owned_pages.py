@@ -17,14 +17,15 @@ import structlog
 from shadeproxy.api.s3 import COMPILED, lane
 from shadeproxy.api.s3.response import KEEPALIVE_S
 from shadeproxy.app import clustering, owned_pages, proxy
-from shadeproxy.app.cluster_agreement import agreed
+from shadeproxy.app.cluster_agreement import agreed, agreement
 from shadeproxy.app.clustering import from_outside
 from shadeproxy.app.owned_pages import answers_by_rule
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.cluster import heartbeat, ownership
 from shadeproxy.cluster.log import Seat, ViewId
+from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.timing import Timing
-from shadeproxy.cluster.view import seal_facts
+from shadeproxy.cluster.view import NodeFacts, seal_facts
 from shadeproxy.config import Settings
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.ownership import Standing
@@ -311,6 +312,7 @@ async def test_the_lease_is_given_up_after_the_last_answer(alone, tmp_path):
     stopping = asyncio.create_task(alone.stop())
     await asyncio.sleep(0.2)
     member = alone._clustering._heartbeat.membership
+    assert (member.duties.facts.lease_s, member.duties.facts.accepts) == (3.0, Seals("c", [SECRET]).accepted)
     assert not stopping.done()
     assert not member._ended
     assert len(await reader.readexactly(BIG)) == BIG
@@ -320,6 +322,10 @@ async def test_the_lease_is_given_up_after_the_last_answer(alone, tmp_path):
 
 
 # ---------------------------------------------------------------------- what the others must agree in
+
+
+def facts_of(settings):
+    return NodeFacts(node="n", weight=1.0, **agreement(settings))
 
 
 def test_nodes_must_agree_in_pages_page_size_lease_and_upstreams(tmp_path):
@@ -339,6 +345,13 @@ def test_nodes_must_agree_in_pages_page_size_lease_and_upstreams(tmp_path):
     ]
     digests = [agreed(base), *(agreed(settings(tmp_path, *other)) for other in others)]
     assert len(set(digests)) == len(digests)
+    for other in others[1:]:
+        name = other[0].partition("=")[0]
+        reason = facts_of(base).misfit(facts_of(settings(tmp_path, *other)))
+        assert reason.startswith(
+            f"node n of the cluster has other settings in which nodes must agree: {name}"
+        )
+        assert "," not in reason, "it names no setting that is the same"
     assert digests[1] == "local", "as earlier releases say it"
     same = settings(
         tmp_path, "cache.ram.capacity=64 MiB", "cluster.lease=3 s", "telemetry.log_level=debug",

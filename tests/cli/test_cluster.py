@@ -52,6 +52,13 @@ def test_status_shows_slow_and_skipped_nodes_and_the_late_ones(shade, control):
     assert "this proxy is drained, until `shadeproxy cluster drain --undo` or a restart" in result.stdout
 
 
+def test_status_says_that_there_is_no_view_yet(shade, control):
+    answered(control, msgspec.structs.replace(SUMMARY, view=0, settled=0, nodes=[]))
+    assert (
+        "cluster trainers, no view yet, seen by a" in shade("cluster", "status", "--url", control.url).stdout
+    )
+
+
 def test_status_says_that_the_called_proxy_was_removed(shade, control):
     answered(control, msgspec.structs.replace(SUMMARY, forgotten=True))
     result = shade("cluster", "status", "--url", control.url)

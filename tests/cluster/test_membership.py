@@ -280,6 +280,71 @@ def test_a_node_that_does_not_fit_gets_no_share_and_says_why(cluster, three, fac
     assert cluster.mine(odd) == set(OBJECTS)
 
 
+@pytest.mark.parametrize("facts", [{"wire": 2}, {"origin": "other"}, {"config": "x"}])
+def test_a_node_that_does_not_fit_takes_no_seat_when_the_log_has_lost_its_data(cluster, three, facts):
+    odd = cluster.start("d", **facts)
+    cluster.run(5)
+    cluster.server.lose()
+    cluster.run(6, odd)  # It opens the log, and is the first to propose a view.
+    cluster.run(6)
+    assert seated(cluster) == {"a": False, "b": False, "c": False}
+    assert all(cluster.mine(node) for node in three)
+    assert [bool(node.duties.refusal) for node in (*three, odd)] == [False, False, False, True]
+    # It is the cluster once the others have ended.
+    cluster.run(TIMING.leave_after_s + 8, odd)
+    assert cluster.mine(odd) == set(OBJECTS)
+
+
+def test_a_node_whose_seal_the_others_would_not_accept_takes_no_seat_and_harms_nobody():
+    """With such a seat in the view, no other node could use the view."""
+    cluster = Cluster()
+    old, both = Seals("c", ["old"]), Seals("c", ["new", "old"])
+    nodes = [cluster.start(node, seals=old) for node in "abc"]
+    cluster.run(15)
+    odd = cluster.start("d", seals=both)
+    cluster.run(5)
+    assert "does not accept the first secret of this one's cluster.secret" in odd.duties.refusal
+    assert all(cluster.mine(node) for node in nodes)
+    for node in "abcd":
+        cluster.start(node, "2", seals=Seals("c", ["old", "new"]))
+        cluster.run(5)
+    last = cluster.start("d", "3", seals=both)
+    cluster.run(5)
+    assert (last.duties.refusal, seated(cluster).keys()) == ("", set("abcd"))
+
+
+def test_a_node_with_a_shorter_lease_ends_no_lease_of_the_others(cluster, three):
+    """The cluster refuses it. But by its own lease, it would take the others' leases to be over too soon."""
+    a, b, c = three
+    odd = cluster.start("d", timing=replace(TIMING, lease_s=0.6), config="another lease")
+    cluster.beat(a)
+    while a.leased(cluster.now_s):
+        for node in (odd, b, c):
+            cluster.beat(node)
+        assert sum(map(len, map(cluster.mine, three))) == len(OBJECTS), "each object has one owner"
+        cluster.now_s += 0.2
+    assert odd.duties.refusal
+    cluster.run(5, odd, b, c)
+    assert seated(cluster) == {"a": True, "b": False, "c": False}
+
+
+@pytest.mark.parametrize("shorter", [{"lease_s": 0.6}, {"failover_s": 0.0}])
+def test_a_node_with_a_shorter_lease_opens_no_log_while_leases_of_the_others_last(cluster, shorter):
+    timing = replace(TIMING, failover_s=2.0)
+    nodes = [cluster.start(node, timing=timing) for node in "abc"]
+    cluster.run(15)
+    odd = cluster.start("d", timing=replace(timing, **shorter), config="another lease")
+    cluster.run(2)
+    cluster.server.lose()
+    began_s = cluster.now_s
+    while not cluster.server.opened:
+        cluster.beat(odd)
+        cluster.now_s += 0.1
+    assert cluster.now_s - began_s >= timing.surely_over_s + timing.failover_s
+    cluster.run(5)
+    assert all(map(cluster.mine, nodes))
+
+
 def test_a_new_weight_or_address_is_proposed(cluster, three):
     cluster.start("a", boot="2", weight=5.0, peer="10.0.0.9:9002")
     cluster.run(9)

@@ -2,14 +2,17 @@
 
 import asyncio
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
+import structlog
 
 from shadeproxy.cluster import replication
 from shadeproxy.cluster.events import WIRE, PlaceEvent
 from shadeproxy.cluster.log import BEGINNING
 from shadeproxy.cluster.replication import FLUSH_S
+from shadeproxy.cluster.signed import Seals
 from shadeproxy.core.errors import ClusterUnavailable, Conflict, InvalidRequest, UnknownName
 from shadeproxy.hints.changes import (
     DeleteDataset,
@@ -24,6 +27,18 @@ from shadeproxy.hints.changes import (
 from shadeproxy.hints.jobs import Progress
 from tests.support.cluster_log import FakeLog, Server
 from tests.support.sharing import Sharing, dataset, until
+
+
+class HeldLog(FakeLog):
+    """A client of the log that gives its proxy no events while ``is_held``."""
+
+    is_held = False
+
+    async def read(self, after, wait_s):
+        events = await super().read(after, wait_s)
+        while self.is_held:
+            await asyncio.sleep(0.01)
+        return events
 
 
 @pytest.fixture
@@ -348,6 +363,28 @@ async def test_a_restarted_proxy_has_the_newer_of_two_scores(server, is_newer):
         assert again.scores()[1:3] == [0.25, 0.5]
 
 
+async def test_a_restarted_proxy_keeps_its_scores_if_the_snapshot_does_not_say_how_old_its_scores_are(server):
+    """The writer of the snapshot had applied the first scores of the job when a call brought them, and had
+    not read them from the log yet.
+    """
+    async with Sharing(HeldLog(server), "a") as a, Sharing(FakeLog(server), "b") as b:
+        await a.register()
+        a.log.is_held = True
+        await a.score([1, 2], [0.5, 0.5])
+        await until(lambda: b.knows() and b.scores()[1] == 0.5)
+        await a.write_snapshot()
+        a.log.is_held = False
+        await a.score([1], [0.25])
+        await until(lambda: b.scores()[1] == 0.25)
+        stored = b.hints.export("scores", "j")
+    del server.streams["s:j"]
+    again = Sharing(FakeLog(server), "b", boot=2)
+    again.restore()
+    again.hints.restore("scores", "j", stored, 0.0)
+    async with again:
+        assert again.scores()[1:3] == [0.25, 0.5]
+
+
 async def test_a_restarted_proxy_does_not_draw_from_scores_of_a_run_that_ended_meanwhile(server):
     async with Sharing(FakeLog(server), "a") as a:
         async with Sharing(FakeLog(server), "b") as b:
@@ -571,3 +608,45 @@ async def test_proxies_that_start_with_a_later_version_share_again(server, monke
         assert (a.replication.refusal, b.replication.refusal) == ("", "")
         await a.register()
         await until(b.knows)
+
+
+async def test_a_snapshot_with_the_seal_of_another_secret_is_logged_once(server):
+    async with Sharing(FakeLog(server), "a") as a:
+        await a.register()
+        server.claims["snapshot"] = Seals("c", ["another secret"]).seal("snapshot", b"")
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(3):
+                a.keeper.look.set()
+                await asyncio.sleep(0.5)
+        told = [(one["log_level"], one["reason"]) for one in logs]
+        assert told == [("error", "snapshot: not sealed with this node's cluster.secret")]
+        published = a.counters.published
+        await a.score([1], [0.5])
+        await until(lambda: a.counters.published > published)
+
+
+async def test_hints_stay_while_proxies_change_to_a_new_secret_one_after_the_other(server):
+    old, new = "an old secret of at least sixteen", "a new secret of at least sixteen"
+
+    def is_sealed_with_the_first_of(secrets):
+        seals = Seals("c", secrets.split(","))
+        return lambda: seals.has_first_seal("snapshot", server.claims["snapshot"])
+
+    async with Sharing(FakeLog(server), "a", secret=old) as a, Sharing(FakeLog(server), "b", secret=old):
+        await a.register()
+        await a.score([1], [0.5])
+        await a.write_snapshot()
+    rounds = [old, f"{old},{new}", f"{new},{old}", new]
+    for boot, (before, after) in enumerate(pairwise(rounds), 2):
+        async with (
+            Sharing(FakeLog(server), "b", secret=before, boot=boot),
+            Sharing(FakeLog(server), "a", secret=after, boot=boot) as a,
+        ):
+            assert (a.replication.refusal, a.knows()) == ("", True)
+        async with (
+            Sharing(FakeLog(server), "a", secret=after, boot=boot),
+            Sharing(FakeLog(server), "b", secret=after, boot=boot + 10) as b,
+        ):
+            assert (b.replication.refusal, b.knows()) == ("", True)
+            await until(is_sealed_with_the_first_of(after))
+    assert b.scores()[1] == 0.5

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from shadeproxy.cluster.signed import Seals
@@ -37,8 +39,11 @@ def test_the_purpose_cannot_be_moved_into_the_body():
 
 
 def test_nodes_change_to_a_new_secret_one_after_the_other():
-    old, both, new = Seals("c", ["old"]), Seals("c", ["new", "old"]), Seals("c", ["new"])
-    assert both.unseal("node", old.seal("node", b"1")) == b"1"
-    assert new.unseal("node", both.seal("node", b"2")) == b"2"
-    with pytest.raises(PeerError, match=r"cluster\.secret"):
-        new.unseal("node", old.seal("node", b"3"))
+    """Each round changes one node after the other, so the nodes of two rounds must understand each other."""
+    rounds = [Seals("c", secrets) for secrets in (["old"], ["old", "new"], ["new", "old"], ["new"])]
+    for before, after in pairwise(rounds):
+        assert after.unseal("node", before.seal("node", b"1")) == b"1"
+        assert before.unseal("node", after.seal("node", b"2")) == b"2"
+    for one, other in ((rounds[0], rounds[2]), (rounds[3], rounds[1])):
+        with pytest.raises(PeerError, match=r"cluster\.secret"):  # So no round can be left out.
+            one.unseal("node", other.seal("node", b"3"))

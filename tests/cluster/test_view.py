@@ -20,6 +20,14 @@ def test_facts_come_from_the_seats():
     assert view(seat("a"), seat("b", weight=4)).facts["b"] == NodeFacts(node="b", weight=4, peer="b:9002")
 
 
+def test_a_misfit_names_the_settings_unless_the_other_node_is_of_an_earlier_release():
+    own = NodeFacts(node="a", weight=1, config="owned 1", settings=(("lease", "1"), ("page_size", "1")))
+    other = NodeFacts(node="b", weight=1, config="owned 2", settings=(("lease", "2"), ("page_size", "1")))
+    reason = "node b of the cluster has other settings in which nodes must agree"
+    assert own.misfit(other) == f"{reason}: lease"
+    assert own.misfit(NodeFacts(node="b", weight=1, config="owned 2")) == reason
+
+
 def test_a_node_that_is_away_keeps_its_place_and_owns_nothing():
     all_here, without = view(seat("a"), seat("b"), seat("c")), view(seat("a"), seat("c"))
     away = view(seat("a"), seat("b", away=True), seat("c"))
@@ -53,5 +61,5 @@ def test_the_order_of_the_seats_does_not_matter():
     ],
 )
 def test_one_forged_seat_makes_the_view_unusable(forged):
-    with pytest.raises(PeerError, match="node"):
+    with pytest.raises(PeerError, match="node b"):
         view(seat("a"), forged)

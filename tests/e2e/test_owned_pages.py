@@ -286,7 +286,7 @@ def test_a_proxy_that_stops_finishes_what_it_began(three):
 def test_a_proxy_with_other_settings_gets_no_share_and_asks_no_other(join, three):
     other = join(cache__page_size="2 MiB")
     wait_for(lambda: cluster(other)["refusal"])
-    assert any("other settings" in warning for warning in readyz(other)[1]["warnings"])
+    assert any("must agree: cache.page_size" in warning for warning in readyz(other)[1]["warnings"])
     assert get(other, KEYS[0])[0] == KEYS[0].encode() * 500
     assert other.stats()["cluster"]["relayed"] == []
     with pytest.raises(urllib.error.HTTPError) as raised:

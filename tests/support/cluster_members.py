@@ -20,9 +20,12 @@ class Cluster:
         self.now_s = 1000.0
         self.nodes = {}
 
-    def start(self, node, boot="1", *, is_new=False, **facts):
-        facts = NodeFacts(**{"node": node, "weight": 1.0, **facts})
-        self.nodes[node] = Membership(facts, f"{node}{boot}", SEALS, TIMING, is_new=is_new)
+    def start(self, node, boot="1", *, is_new=False, seals=SEALS, timing=TIMING, **facts):
+        usual = {"node": node, "weight": 1.0, "accepts": seals.accepted}
+        usual |= {"lease_s": timing.lease_s, "failover_s": timing.failover_s}
+        self.nodes[node] = Membership(
+            NodeFacts(**usual | facts), f"{node}{boot}", seals, timing, is_new=is_new
+        )
         return self.nodes[node]
 
     def start_three(self, seconds):

@@ -41,7 +41,7 @@ class Sharing:
         self.pool = WorkPool(2, "cluster")
         self.builder = OrderBuilder(self.pool)
         clock = SystemClock()
-        seals, contents = Seals(cluster, (secret,)), Contents(log)
+        seals, contents = Seals(cluster, secret.split(",")), Contents(log)
         self.hints = HintRegistry(
             dirty=self._note, page_size=4096, on_lost=self.builder.seek, on_run=self.runs.append
         )

@@ -135,10 +135,15 @@ async def test_a_write_needs_a_signed_nonce(node, origin, options):
     assert origin.buckets["b"]["b-1"].body == b"some bytes"
 
 
-@pytest.mark.parametrize("boot", ["", "b0"])
-async def test_a_write_from_before_the_start_is_refused_unless_it_names_this_start(node, origin, boot):
-    signed_s = SystemClock().now_s() - 60
-    for boot_of_field, expected in ((boot, [403, 403]), (boot_of("b"), [200, 403])):
+@pytest.mark.parametrize(
+    ("boot", "refused", "sooner_s"),
+    [("", 403, 60), ("b0", 421, 60), pytest.param("b0", 421, -60, id="the clock was set back")],
+)
+async def test_a_write_from_before_the_start_is_refused_unless_it_names_this_start(
+    node, origin, boot, refused, sooner_s
+):
+    signed_s = SystemClock().now_s() - sooner_s
+    for boot_of_field, expected in ((boot, [refused, refused]), (boot_of("b"), [200, 403])):
         field = PeerField("a", "b", SHARED, "", boot_of_field).render()
         fields = signed("/b/b-1", method="PUT", nonce=NONCE, now_s=signed_s, field=field)
         sent = [await asked(node, "/b/b-1", *fields, method="PUT", body=b"new") for _ in range(2)]
@@ -247,6 +252,13 @@ class TestNonces:
         for number in range(50):
             assert nonces.admits(f"n{number}", float(number * 100), float(number * 100), for_this=False)
         assert len(nonces._by_time) == len(nonces._seen) == 10
+
+    def test_a_clock_that_was_an_hour_ahead_for_a_moment_lets_no_write_pass_twice(self):
+        nonces = NonceMemory(0.0)
+        assert nonces.admits("a", 1000.0, 1000.0, for_this=True)
+        assert nonces.admits("of another clock that is ahead", 5000.0, 4601.0, for_this=True)
+        assert not nonces.admits("a", 1000.0, 1002.0, for_this=True)
+        assert nonces.admits("b", 1002.0, 1002.0, for_this=True)
 
 
 async def test_many_writes_at_once_each_pass_once(node, origin):

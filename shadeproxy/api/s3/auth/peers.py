@@ -46,7 +46,7 @@ class NonceMemory:
         signing machine is wrong.
         """
         while self._by_time and self._by_time[0][0] < now_s - sigv4.MAX_SKEW_S:
-            self._seen.discard(heapq.heappop(self._by_time)[1])
+            self._forget_oldest()
         least_s = self._least_s if for_this else max(self._least_s, self._since_s)
         if signed_s < least_s or nonce in self._seen:
             return False
@@ -55,10 +55,16 @@ class NonceMemory:
         # nonces of all other nodes in memory.
         heapq.heappush(self._by_time, (signed_s, nonce))
         if len(self._by_time) > self._most:
-            forgotten_s, forgotten = heapq.heappop(self._by_time)
-            self._seen.discard(forgotten)
-            self._least_s = max(self._least_s, forgotten_s + 1.0)
+            self._forget_oldest()
         return True
+
+    def _forget_oldest(self) -> None:
+        """Forget the nonce that was signed first. From now on, refuse all that was signed by then: even a
+        signature that is too old may become valid again, when this machine's clock is set back.
+        """
+        signed_s, nonce = heapq.heappop(self._by_time)
+        self._seen.discard(nonce)
+        self._least_s = max(self._least_s, signed_s + 1.0)
 
 
 class PeerAuthenticator(Authenticator):
@@ -103,6 +109,9 @@ class PeerAuthenticator(Authenticator):
             raise Misdirected(f"This is the node {self.node}, not {field.receiver}")
         if is_write:
             for_this = bool(self._boot) and field.boot == self._boot
+            if field.boot and self._boot and not for_this:
+                # An earlier process may have accepted it. Its time does not tell, if the clock was set back.
+                raise Misdirected("This write names another start of this node")
             self._admit(fields[NONCE_FIELD], claim.amz_date, for_this=for_this)
         identity = Identity(
             f"node {field.sender}", field.upstream, ALL_RIGHTS, seed=seed, namespace=field.namespace
