@@ -12,7 +12,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import structlog
 
 from shadeproxy.core.delegated_body import BodyWriter, WrittenBody
 from shadeproxy.core.errors import TierError
@@ -24,11 +23,9 @@ from shadeproxy.engine.placement.disk_choice import DiskChoice
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.engine.storage.medium import Medium, RunIO
+from shadeproxy.engine.storage.tier_failures import TierFailures
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location, RecordHeader
-from shadeproxy.tiers.tier import Tier
-
-_log = structlog.get_logger(__name__)
 
 
 class NewPage(NamedTuple):
@@ -85,6 +82,7 @@ class Transfers:
         self._placement = placement
         self._pins = pins
         self._stats = stats
+        self.note_failure = TierFailures(stats).note
         self._ledger = ledger
         self._observer = observer
         self.disks = DiskChoice([one.tier for one in media], [one.read_speed for one in media[1:]])
@@ -378,14 +376,6 @@ class Transfers:
         self._release(lower, old)
         self._stats.record_eviction(self._media[lower].tier.name, "promoted")
         self._stats.record_admission(upper.name)
-
-    def note_failure(self, tier: Tier, kind: str, error: TierError) -> None:
-        """Count a tier's failure, and log it. If the tier takes no more pages, do not log it: the tier has
-        logged that itself, and a line for each page would hide other lines.
-        """
-        self._stats.record_tier_error(tier.name, kind)
-        if tier.disabled_reason is None:
-            _log.warning("tier failed", tier=tier.name, doing=kind, error=str(error))
 
 
 def _always() -> bool:
