@@ -27,6 +27,8 @@ from shadeproxy.engine.storage.tier_failures import TierFailures
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location, RecordHeader
 
+_WAITING_SHARE = 0.25  # of the memory budget, for pages that wait for the writes of disks
+
 
 class NewPage(NamedTuple):
     """A page that came from the origin, to be stored if it earns a place.
@@ -85,7 +87,8 @@ class Transfers:
         self.note_failure = TierFailures(stats).note
         self._ledger = ledger
         self._observer = observer
-        self.disks = DiskChoice([one.tier for one in media], [one.read_speed for one in media[1:]])
+        tiers, speeds = [one.tier for one in media], [one.read_speed for one in media[1:]]
+        self.disks = DiskChoice(tiers, speeds, int(_WAITING_SHARE * ledger.capacity_bytes))
         self._unplaced: dict[int, object] = {}  # By slot: the token of the write that will place its page.
         self._tasks: set[asyncio.Future[bool]] = set()
         self.released = [0] * len(media)
@@ -121,7 +124,8 @@ class Transfers:
         run = self._media[index].write
         if run is None:
             return self._write_now(plan, new.wanted) if new.writer is None else self.begin_now(plan, new)
-        self._start(self._write(plan, new.wanted, run)).add_done_callback(partial(_tell, new.stored))
+        write = self._start(plan, self._write(plan, new.wanted, run))
+        write.add_done_callback(partial(_tell, new.stored))
         return None
 
     def unplaced_among(self, slots: Slots) -> list[int]:
@@ -208,11 +212,16 @@ class Transfers:
             self.note_failure(self._media[index].tier, "reserve", error)
             return None
 
-    def _start(self, write: Coroutine[None, None, bool]) -> asyncio.Task[bool]:
+    def _start(self, plan: Write, write: Coroutine[None, None, bool]) -> asyncio.Task[bool]:
+        self.disks.begin_write(plan.index, plan.record_bytes)
         task = asyncio.create_task(write)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, plan))
         return task
+
+    def _ended(self, plan: Write, task: asyncio.Task[bool]) -> None:
+        self._tasks.discard(task)
+        self.disks.end_write(plan.index, plan.record_bytes)
 
     def write_many(
         self, index: int, locations: Sequence[Location], pages: Sequence[NewPage], metas: Sequence[bytes]
@@ -339,7 +348,7 @@ class Transfers:
         token = self._unplaced[slot] = object()
         self._stats.record_eviction(upper.name, "demoted")
         plan = Write(slot, token, lower, target, size, header, body)
-        self._start(self._demoted(plan, self._media[lower].write))
+        self._start(plan, self._demoted(plan, self._media[lower].write))
         return True
 
     async def _demoted(self, plan: Write, run: RunIO | None) -> bool:
