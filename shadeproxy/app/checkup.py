@@ -240,7 +240,10 @@ class Checkup:
     async def _facts(self) -> ProxyState:
         settings = self._settings.settings
         probe, error = await self._look()
-        tiers = await asyncio.to_thread(self._look_at_tiers, settings)
+        used = [
+            tier.used_bytes for tier in self._tiers
+        ]  # A tier frees records first, which no thread may do.
+        tiers = await asyncio.to_thread(self._look_at_tiers, settings, used)
         await self._watch_directories()
         await self._watch_memory()
         state_error = await asyncio.to_thread(_write_error, settings.state.path)
@@ -289,11 +292,10 @@ class Checkup:
         expires_s = provider.expires_s if isinstance(provider, ChainCredentials) else None
         return None if expires_s is None else expires_s - self._clock.now_s()
 
-    def _look_at_tiers(self, settings: Settings) -> tuple[TierFacts, ...]:
-        cache = settings.cache
-        sections: dict[str, RamCache | DiskCache] = {"ram": cache.ram, **cache.disk_tiers}
+    def _look_at_tiers(self, settings: Settings, used: list[int]) -> tuple[TierFacts, ...]:
+        sections: dict[str, RamCache | DiskCache] = {"ram": settings.cache.ram, **settings.cache.disk_tiers}
         found = []
-        for tier in self._tiers:
+        for tier, used_bytes in zip(self._tiers, used, strict=True):
             section = sections[tier.name]
             room, error = _room(section.path)
             found.append(
@@ -302,7 +304,7 @@ class Checkup:
                     path=str(section.path),
                     capacity_bytes=tier.capacity_bytes,
                     limit_bytes=tier.limit_bytes,
-                    used_bytes=tier.used_bytes,
+                    used_bytes=used_bytes,
                     min_free_bytes=section.min_free,
                     file_system_bytes=room.total_bytes,
                     free_bytes=room.free_bytes,

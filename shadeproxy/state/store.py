@@ -294,6 +294,9 @@ class StateStore:
             eviction_policy="none",
             cull_limit=0,
             statistics=0,
+            # SQLite must not map the database: if its medium fails, or it is truncated, a read of the mapping
+            # would kill the process with SIGBUS.
+            sqlite_mmap_size=0,
         )
 
     def _read(self, prefix: str) -> dict[str, bytes]:

@@ -8,6 +8,7 @@ no file while it runs. The next start deletes empty segments.
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from shadeproxy.core.errors import ConfigError
@@ -121,8 +122,12 @@ class SegmentFiles:
             self.ready.append(
                 Segment(path, number, size_bytes=size_bytes, group_id=group_id, calls=self._calls)
             )
-        except OSError:
+        except OSError as error:
             self._taken.discard(number)
+            if not isinstance(error, FileExistsError):
+                # The next attempt makes a file of another name, so this one must leave none.
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
             raise
         finally:
             self.creating = False

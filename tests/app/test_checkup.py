@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from shadeproxy.app.fitting import MemoryWatch
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import NotS3, OriginAnswer, OriginUnavailable
 from shadeproxy.origin.health import OriginHealth
+from shadeproxy.telemetry.stats import Stats
 from tests.support.clock import ManualClock
 
 NO_SERVER = NotS3("http://h is no S3 server: it answers", hint="set origin.endpoint to another")
@@ -43,7 +45,7 @@ def make(clock: ManualClock, origin: Probed, **parts: object) -> Checkup:
         "status": lambda: "ready",
         "doubtful_jobs": no_jobs,
     }
-    status = SimpleNamespace(settings=settings, memory=MemoryWatch())
+    status = SimpleNamespace(settings=settings, memory=MemoryWatch(), needs_restart=(), reload_error="")
     return Checkup(status, origin=origin, clock=clock, **(standing | parts))
 
 
@@ -171,3 +173,21 @@ async def test_a_ready_proxy_warns_of_a_certificate_that_has_expired():
     assert not make(clock, Probed(None)).warnings()
     (warning,) = make(clock, Probed(None), tls=tls).warnings()
     assert warning.startswith("the TLS certificate of s3.listen expired on ")
+
+
+async def test_a_report_asks_a_tier_for_its_bytes_only_on_the_event_loop():
+    """A tier that is asked for its bytes first frees released records, as it does for each page that it
+    takes. If a thread did that at the same time, two pages could get one place.
+    """
+    asked = []
+
+    class Tier(Odd):
+        used_bytes = property(lambda _: asked.append(threading.get_ident()) or 0)
+
+    tier, clock = Tier(0), ManualClock()
+    tier.name = "ram"
+    health = OriginHealth(clock)
+    stats = Stats(origin_health=health.as_json)
+    checkup = make(clock, Probed(None), tiers=(tier,), health=health, stats=stats, providers={})
+    await checkup.report()
+    assert asked == [threading.get_ident()]

@@ -3,10 +3,15 @@ were put.
 """
 
 import asyncio
+import os
 import random
+import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 
+from shadeproxy.core.errors import StateError
 from shadeproxy.state.store import StateStore
 
 FILES = ("cache.db", "cache.db-wal", "cache.db-shm", "lock")
@@ -69,3 +74,36 @@ def test_damaged(tmp_path, closed, seed):
                     data[place] ^= 1 << rng.randrange(8)
             (path / name).write_bytes(data)
         opened(path)
+
+
+ALL = {f"name-{number}": number.to_bytes(2, "big") * 15_000 for number in range(400)}
+
+
+def truncate_while_open(path) -> None:
+    """Truncate the database of an open store, and read what is left of it."""
+    store = StateStore(path)
+    store.open()
+    for _ in range(2):  # The second commit moves the values of the first one from the journal.
+        for name, value in ALL.items():
+            store.put("scores", name, value)
+        commit(store)
+    os.truncate(path / "cache.db", 8192)
+    # This commit begins a new journal, so all other values are read from the database again.
+    store.put("scores", "name-0", bytes(30_000))
+    commit(store)
+    with suppress(StateError):
+        store.load_all("scores")
+    store.close()
+
+
+def test_a_database_that_is_truncated_while_it_is_open_ends_no_process(tmp_path):
+    """The calls fail, as on a medium that fails, and the process goes on. A read of a mapped file would end
+    it with SIGBUS.
+    """
+    code = f"import pathlib, {__name__} as test; test.truncate_while_open(pathlib.Path({str(tmp_path)!r}))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    store = StateStore(tmp_path)
+    store.open()
+    assert store.damaged_databases == 1
+    store.close()

@@ -106,6 +106,23 @@ def test_a_process_without_descriptors_does_not_switch_its_tier_off(bench, sampl
     assert store.used_bytes > held
 
 
+@pytest.mark.parametrize(("call", "code"), [("mmap.mmap", errno.ENOMEM), ("os.ftruncate", errno.EFBIG)])
+def test_segments_that_cannot_be_made_leave_no_files(bench, sample, monkeypatch, call, code):
+    """A tier tries again and again to make a segment, each time under another name."""
+    store, _ = bench.open()
+
+    def refuse(*_arguments, **_options):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(call, refuse)
+        for number in range(20):
+            with pytest.raises(TierError):
+                bench.add(store, sample(number, 9000))
+    assert list(bench.path.glob("*.seg")) == []
+    assert store._health.failures > 1
+
+
 @pytest.mark.parametrize("ending", ["killed", "closed", "catalogued"])
 def test_after_an_erasure_that_failed_no_page_is_trusted(bench, sample, pages, ending):
     """After a failed erasure the next process trusts no page without a check. The record of the overwritten

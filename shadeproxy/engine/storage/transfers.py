@@ -12,7 +12,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import structlog
 
 from shadeproxy.core.delegated_body import BodyWriter, WrittenBody
 from shadeproxy.core.errors import TierError
@@ -24,11 +23,11 @@ from shadeproxy.engine.placement.disk_choice import DiskChoice
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.engine.storage.medium import Medium, RunIO
+from shadeproxy.engine.storage.tier_failures import TierFailures
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location, RecordHeader
-from shadeproxy.tiers.tier import Tier
 
-_log = structlog.get_logger(__name__)
+_WAITING_SHARE = 0.25  # of the memory budget, for pages that wait for the writes of disks
 
 
 class NewPage(NamedTuple):
@@ -85,9 +84,11 @@ class Transfers:
         self._placement = placement
         self._pins = pins
         self._stats = stats
+        self.note_failure = TierFailures(stats).note
         self._ledger = ledger
         self._observer = observer
-        self.disks = DiskChoice([one.tier for one in media], [one.read_speed for one in media[1:]])
+        tiers, speeds = [one.tier for one in media], [one.read_speed for one in media[1:]]
+        self.disks = DiskChoice(tiers, speeds, int(_WAITING_SHARE * ledger.capacity_bytes))
         self._unplaced: dict[int, object] = {}  # By slot: the token of the write that will place its page.
         self._tasks: set[asyncio.Future[bool]] = set()
         self.released = [0] * len(media)
@@ -123,7 +124,8 @@ class Transfers:
         run = self._media[index].write
         if run is None:
             return self._write_now(plan, new.wanted) if new.writer is None else self.begin_now(plan, new)
-        self._start(self._write(plan, new.wanted, run)).add_done_callback(partial(_tell, new.stored))
+        write = self._start(plan, self._write(plan, new.wanted, run))
+        write.add_done_callback(partial(_tell, new.stored))
         return None
 
     def unplaced_among(self, slots: Slots) -> list[int]:
@@ -210,11 +212,16 @@ class Transfers:
             self.note_failure(self._media[index].tier, "reserve", error)
             return None
 
-    def _start(self, write: Coroutine[None, None, bool]) -> asyncio.Task[bool]:
+    def _start(self, plan: Write, write: Coroutine[None, None, bool]) -> asyncio.Task[bool]:
+        self.disks.begin_write(plan.index, plan.record_bytes)
         task = asyncio.create_task(write)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, plan))
         return task
+
+    def _ended(self, plan: Write, task: asyncio.Task[bool]) -> None:
+        self._tasks.discard(task)
+        self.disks.end_write(plan.index, plan.record_bytes)
 
     def write_many(
         self, index: int, locations: Sequence[Location], pages: Sequence[NewPage], metas: Sequence[bytes]
@@ -341,7 +348,7 @@ class Transfers:
         token = self._unplaced[slot] = object()
         self._stats.record_eviction(upper.name, "demoted")
         plan = Write(slot, token, lower, target, size, header, body)
-        self._start(self._demoted(plan, self._media[lower].write))
+        self._start(plan, self._demoted(plan, self._media[lower].write))
         return True
 
     async def _demoted(self, plan: Write, run: RunIO | None) -> bool:
@@ -378,14 +385,6 @@ class Transfers:
         self._release(lower, old)
         self._stats.record_eviction(self._media[lower].tier.name, "promoted")
         self._stats.record_admission(upper.name)
-
-    def note_failure(self, tier: Tier, kind: str, error: TierError) -> None:
-        """Count a tier's failure, and log it. If the tier takes no more pages, do not log it: the tier has
-        logged that itself, and a line for each page would hide other lines.
-        """
-        self._stats.record_tier_error(tier.name, kind)
-        if tier.disabled_reason is None:
-            _log.warning("tier failed", tier=tier.name, doing=kind, error=str(error))
 
 
 def _always() -> bool:

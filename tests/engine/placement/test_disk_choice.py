@@ -1,4 +1,6 @@
-"""The choice between disk tiers: by read speed while disks have room, and by capacity when all are full."""
+"""The choice between disk tiers: by read speed while disks have room, and by capacity when all are full. A
+disk that cannot keep up with its writes gets no further page.
+"""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ import pytest
 from shadeproxy.engine.placement.disk_choice import DiskChoice
 
 PAGES = 8_000
+PLENTY_BYTES = 1 << 30
 
 
 @dataclass
@@ -27,7 +30,8 @@ class Disk:
 
 def chosen(disks: list[Disk], speeds: list[float]) -> dict[int, float]:
     """Return the share of the pages that each tier gets."""
-    choice = DiskChoice([Disk(), *disks], [lambda _room, speed=speed: speed for speed in speeds])
+    measured = [lambda _room, speed=speed: speed for speed in speeds]
+    choice = DiskChoice([Disk(), *disks], measured, PLENTY_BYTES)
     choice.measure()
     hashes = np.random.default_rng(5).integers(0, 1 << 64, PAGES, dtype=np.uint64).tolist()
     counts = Counter(choice.choose(hashed, 0, 4096) for hashed in hashes)
@@ -40,7 +44,7 @@ def test_pages_are_dealt_in_proportion_to_read_speed():
 
 
 def test_hashes_that_differ_little_are_dealt_alike():
-    choice = DiskChoice([Disk(), Disk(), Disk()], [lambda _room: 1.0, lambda _room: 1.0])
+    choice = DiskChoice([Disk(), Disk(), Disk()], [lambda _room: 1.0, lambda _room: 1.0], PLENTY_BYTES)
     counts = Counter(choice.choose(7, number, 4096) for number in range(PAGES))
     assert counts[1] == pytest.approx(PAGES / 2, rel=0.05)
 
@@ -74,7 +78,7 @@ def test_disks_that_may_hold_nothing_now_are_no_error():
 
 
 def test_without_a_disk_there_is_no_choice():
-    assert DiskChoice([Disk()], []).choose(1, 0, 4096) is None
+    assert DiskChoice([Disk()], [], PLENTY_BYTES).choose(1, 0, 4096) is None
 
 
 def test_the_speed_of_a_single_disk_is_learnt_without_room_for_a_write():
@@ -84,7 +88,24 @@ def test_the_speed_of_a_single_disk_is_learnt_without_room_for_a_write():
         rooms.append(room_bytes)
         return 2e9
 
-    choice = DiskChoice([Disk(), Disk(name="disk")], [measured])
+    choice = DiskChoice([Disk(), Disk(name="disk")], [measured], PLENTY_BYTES)
     choice.measure()
     assert choice.choose(1, 0, 4096) == 1
     assert (rooms, choice.speeds) == ([0], {"disk": 2_000_000_000})
+
+
+@pytest.mark.parametrize("disks", [1, 2])
+def test_a_disk_gets_no_page_while_too_many_bytes_wait_for_it(disks):
+    choice = DiskChoice([Disk()] * (disks + 1), [lambda _room: 1.0] * disks, disks * 100_000)
+    for _ in range(3):
+        choice.begin_write(1, 30_000)
+    others = {2} if disks == 2 else {None}
+    assert {choice.choose(1, number, 20_000) for number in range(50)} == others
+    assert 1 in {choice.choose(1, number, 10_000) for number in range(50)}
+    choice.end_write(1, 30_000)
+    assert 1 in {choice.choose(1, number, 20_000) for number in range(50)}
+
+
+def test_an_idle_disk_gets_a_page_of_any_length():
+    choice = DiskChoice([Disk(), Disk()], [lambda _room: 1.0], 100_000)
+    assert choice.choose(1, 0, 4 << 20) == 1

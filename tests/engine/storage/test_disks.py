@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from shadeproxy.engine.index.residents import NO_TIER
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
-from tests.support.engine import PAGE
+from tests.support.engine import PAGE, HeldIO
 
 SIZE = 3000
 RAM_BYTES = 64 << 10
@@ -177,3 +178,31 @@ async def test_of_two_versions_that_two_disks_have_none_answers_unchecked(make_b
     go.set()
     await again.cache.recovered()
     assert (await again.get("k"))[0] == new
+
+
+@pytest.mark.parametrize("policy", ["default", "lru"])
+async def test_disks_whose_writes_hang_leave_most_of_the_memory_to_reads(make_bench, policy):
+    """Pages that wait for a disk hold memory. Reads from the origin need the same memory, so without a limit
+    they would be refused for as long as the disk hangs.
+    """
+    bench = await make_bench(
+        origin=origin(),
+        ram_bytes=RAM_BYTES,
+        more_disks=disks(1e8, 1e8),
+        budget_bytes=200_000,
+        policy=policy,
+        rules=IMMUTABLE,
+    )
+    held, media = HeldIO(), list(bench.cache.media)
+    for index in (1, 2):
+        bench.cache.media[index] = replace(media[index], write=held)
+    for number in range(COUNT):
+        assert (await bench.get(f"k{number}"))[0] == body(number)
+        assert bench.ledger.taken_bytes <= bench.ledger.capacity_bytes // 4
+    assert held.waiting.is_set()
+    held.go.set()
+    await bench.settle()
+    bench.cache.media[1:] = media[1:]
+    await read_all(bench)
+    _, first, second = by_tier(bench)
+    assert min(first, second) > 50

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.rules import Freshness, Rule
@@ -194,27 +193,6 @@ async def test_a_page_that_cannot_be_promoted_keeps_its_handles(failing, case):
         assert engine.take(handle, None, bench.clock.now_s()) == BODIES[key]
         bench.engine.access_log.flush()
         assert engine.find_handle(ref, 0, bench.clock.now_s()) is handle
-
-
-async def test_a_tier_that_takes_pages_is_named_at_each_failure(make_bench):
-    bench = await make_bench()
-    tier = bench.cache.media[0].tier
-    with capture_logs() as logs:
-        for _ in range(2):
-            bench.cache.transfers.note_failure(tier, "read", TierError("damaged"))
-    assert (
-        logs
-        == [
-            {
-                "event": "tier failed",
-                "tier": "ram",
-                "doing": "read",
-                "error": "damaged",
-                "log_level": "warning",
-            }
-        ]
-        * 2
-    )
 
 
 async def test_a_page_that_its_disk_damages_between_two_reads_is_read_from_the_origin(make_bench):
