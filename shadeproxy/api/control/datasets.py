@@ -104,6 +104,7 @@ async def put_dataset(context: ControlContext, request: web.Request) -> web.Resp
 
 async def get_dataset(context: ControlContext, request: web.Request) -> web.StreamResponse:
     dataset = context.hints.dataset(request.match_info["dataset"])
+    context.hints.uses.note(dataset.name, context.clock.now_s())
     form = request.query.get("format", "summary")
     if form == "summary":
         return answer_json(_summary(dataset))

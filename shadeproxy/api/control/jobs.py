@@ -159,7 +159,7 @@ async def put_job(context: ControlContext, request: web.Request) -> web.Response
         change.check(context.hints)
         context.sharing.judge(name, spec.dataset, need)
     more_bytes = context.hint_memory.more_for_job(change.job())
-    job = await make_in_room(context, change, more_bytes, f"job {name!r}", keep=name)
+    job = await make_in_room(context, change, more_bytes, f"job {name!r}")
     return answer_json(_summary(context, job))
 
 
@@ -216,9 +216,7 @@ async def post_scores(context: ControlContext, request: web.Request) -> web.Resp
     if batch.hashes is None:  # Scores of a dataset have room since the registration of the job.
         return answer_json(ScoresApplied(await context.changes.make(PutScores(name, batch))))
     more_bytes, what = context.hint_memory.more_for_scores(batch), f"scores of job {name!r}"
-    return answer_json(
-        ScoresApplied(await make_in_room(context, PutScores(name, batch), more_bytes, what, keep=name))
-    )
+    return answer_json(ScoresApplied(await make_in_room(context, PutScores(name, batch), more_bytes, what)))
 
 
 async def get_residency(context: ControlContext, request: web.Request) -> web.Response:

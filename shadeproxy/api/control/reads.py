@@ -144,6 +144,7 @@ async def read_call(context: ControlContext, request: web.Request, stack: AsyncE
         job = _job_context(asked, asked.job)
     else:
         dataset = _dataset(hints, asked)
+        hints.uses.note(dataset.name, context.clock.now_s())
         # The dataset's namespace may be that of a client that is no longer in the configuration.
         require_namespace(context, dataset.entries.namespace)
         column = check_ids(ids, dataset.count, dataset=f"dataset {dataset.name!r}")
