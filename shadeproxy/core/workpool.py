@@ -76,8 +76,8 @@ class WorkPool(ThreadPoolExecutor):
 
         def end(ended: Future[Result]) -> None:
             self._tokens.discard(token)
-            # With ``cancel_work`` the future would refer to itself, and so keep its result, which may be large,
-            # until the collector runs.
+            # With ``cancel_work`` the future would refer to itself, and so keep its result until the
+            # collector runs. The result may be large.
             del ended.cancel
 
         future.add_done_callback(end)

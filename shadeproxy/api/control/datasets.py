@@ -62,6 +62,9 @@ async def while_connected(request: web.Request, work: Coroutine[Any, Any, Result
         return task.result()
     finally:
         task.cancel()
+        # This frame is part of the traceback of the task's error. If it referred to the task, the error would
+        # keep the locals of all frames, such as half a manifest, until the collector runs.
+        del task
 
 
 def _is_gone(transport: asyncio.Transport) -> bool:
