@@ -81,7 +81,7 @@ class Conflict(RequestError):
 
 
 class TooManyHints(Conflict):
-    """As many datasets or jobs are registered as may be at a time."""
+    """A new dataset or job has no place, because as many are registered as may be at a time."""
 
 
 class HintMemoryFull(RequestError):
