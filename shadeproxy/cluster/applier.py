@@ -73,6 +73,8 @@ class Applier:
         self._on_place = on_place
         self._heard: dict[tuple[str, int], float] = {}
         self._seen: dict[str, float] = {}
+        self._used: dict[str, float] = {}
+        self._began_s = clock.now_s()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def decode(self, event: Event) -> Applied:
@@ -118,18 +120,23 @@ class Applier:
         if isinstance(change, Announce):
             self.heard_rank(change.announcement.job, change.announcement.rank, here=here)
         result = change.apply(self._hints, now_s)
+        self._note_applied(change, here=here)
+        return result
+
+    def _note_applied(self, change: Change[Any], *, here: bool) -> None:
         match change:
             case Announce(new):
-                self._seen_now(new.job)
+                self.seen_now(new.job)
                 if not here:
                     self.settle_soon(new.job)
             case WithdrawOrder() | EndRank() if not here:
                 self.settle_soon(change.name)
+            case PutDataset(dataset) if not here:
+                self.used_now(dataset.name)
             case PutJob():
-                self._seen_now(change.name)
+                self.seen_now(change.name)
                 if change.begins is not None:
                     self.heard_rank(change.name, change.begins, here=here)
-        return result
 
     def heard_rank(self, job: str, rank: int, *, here: bool) -> None:
         """Note that a rank of a job called a proxy: this proxy if ``here`` is True, else another one. If the
@@ -157,6 +164,13 @@ class Applier:
         self._seen = {job.name: job.seen_s for job in self._hints.jobs}
         return found
 
+    def newly_used(self) -> list[str]:
+        """Return the datasets that a call to this proxy has used since ``newly_used`` was last called."""
+        used = {name: self._hints.uses.get(name) or 0.0 for name in self._hints.datasets}
+        found = [name for name, used_s in used.items() if used_s > self._used.get(name, self._began_s)]
+        self._used = used
+        return found
+
     def settle_soon(self, job: str) -> None:
         """Build the order of a job in the background."""
         task = asyncio.create_task(self._settled(job), name=f"order of {job}")
@@ -178,19 +192,28 @@ class Applier:
     def _apply_signs(self, event: SignsEvent, now_s: float) -> None:
         for job in event.alive:
             self._hints.jobs.touch(job, now_s)
-            self._seen_now(job)
+            self.seen_now(job)
+        for dataset in event.used:
+            if dataset in self._hints.datasets:
+                self._hints.uses.note(dataset, now_s)
+                self.used_now(dataset)
         for job, rank, epoch, position in event.progress:
             try:
                 self.heard_rank(job, rank, here=False)
                 self._hints.report_progress(job, rank, Progress(epoch, position), now_s)
-                self._seen_now(job)
+                self.seen_now(job)
             except RequestError:
                 # The job is deleted, or not registered here yet. Continue with the progress of other jobs.
                 continue
 
-    def _seen_now(self, job: str) -> None:
+    def seen_now(self, job: str) -> None:
+        """Do not report the latest sign of life of a job to the others, because they know it."""
         if job in self._hints.jobs:
             self._seen[job] = self._hints.jobs.get(job).seen_s
+
+    def used_now(self, dataset: str) -> None:
+        """Do not report the latest use of a dataset to the others, because they know it."""
+        self._used[dataset] = self._hints.uses.get(dataset) or 0.0
 
     async def _in_pool(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)

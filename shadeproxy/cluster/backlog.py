@@ -136,6 +136,7 @@ class Backlog:
         self._scores: dict[str, _Waiting] = {}
         self._progress: dict[tuple[str, int], Progress] = {}
         self._alive: set[str] = set()
+        self._used: set[str] = set()
         self._numbers = 0
         self._grown_bytes = 0
         self.dropped = 0
@@ -277,14 +278,18 @@ class Backlog:
     def add_alive(self, job: str) -> None:
         self._alive.add(job)
 
+    def add_used(self, dataset: str) -> None:
+        self._used.add(dataset)
+
     def take_signs(self) -> SignsEvent | None:
         """Remove all signs of life; return them as an event, or None if there are none."""
-        if not self._progress and not self._alive:
+        if not self._progress and not self._alive and not self._used:
             return None
         progress = tuple((job, rank, *at) for (job, rank), at in self._progress.items())
-        event = SignsEvent(progress, tuple(sorted(self._alive)))
+        event = SignsEvent(progress, tuple(sorted(self._alive)), tuple(sorted(self._used)))
         self._progress.clear()
         self._alive.clear()
+        self._used.clear()
         return event
 
     def forget(self, job: str) -> None:

@@ -92,12 +92,13 @@ class ScoresEvent(PlainChange, frozen=True):
 
 
 class SignsEvent(PlainChange, frozen=True):
-    """Signs of life of jobs. ``progress``: job, rank, epoch and position. ``alive``: jobs that gave another
-    sign than progress.
+    """Signs of life. ``progress``: job, rank, epoch and position. ``alive``: jobs that gave another sign than
+    progress. ``used``: datasets that a call has used.
     """
 
     progress: tuple[tuple[str, int, int, int], ...]
     alive: tuple[str, ...]
+    used: tuple[str, ...] = ()
 
 
 class PlaceEvent(PlainChange, frozen=True):

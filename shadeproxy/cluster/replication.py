@@ -389,6 +389,8 @@ class Replication:
         if self._flushes % _ALIVE_EVERY == 0:
             for job in self._applier.newly_alive():
                 self.backlog.add_alive(job)
+            for dataset in self._applier.newly_used():
+                self.backlog.add_used(dataset)
         if self._flushes % _SIGNS_EVERY == 0:
             async with self._in_order:
                 if (signs := self.backlog.take_signs()) is not None:

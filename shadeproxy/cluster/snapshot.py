@@ -286,12 +286,16 @@ class Snapshots:
                 if self._hints.datasets[dataset.name].digest != dataset.digest:
                     self._hints.delete_job(job.name)
         self._hints.put_dataset(dataset)
+        if self._hints.uses.get(dataset.name) is None:
+            self._hints.uses.note(dataset.name, self._clock.now_s())
 
     def _merge_job(self, data: bytes) -> None:
         hints, job = self._hints, durable.load_job(data)
         if hints.check_job(job):
             hints.delete_job(job.name)
-        known = hints.put_job(job, self._clock.now_s())
+        was_in_use, now_s = job.in_use, self._clock.now_s()
+        known = hints.put_job(job, now_s if was_in_use else min(job.seen_s, now_s))
+        known.live = was_in_use
         known.ended, known.begun, known.resumes = job.ended, job.begun, job.resumes
 
     async def _merge_scores(self, name: str, data: bytes, joins: bool) -> None:

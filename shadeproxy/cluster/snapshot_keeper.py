@@ -300,8 +300,11 @@ class SnapshotKeeper:
             self._asks, at = True, snapshot.after.get(STREAM, BEGINNING)
             self._lacks[STREAM] = max(at, self._lacks.get(STREAM, at), key=order_of_position)
         for kind, name, _ in snapshot.items:
-            if kind == "datasets" and (dataset := self._hints.datasets.get(name)) is not None:
+            if kind == "jobs":
+                self._applier.seen_now(name)
+            elif kind == "datasets" and (dataset := self._hints.datasets.get(name)) is not None:
                 self.followed.shared[name] = dataset.digest
+                self._applier.used_now(name)
         for place in snapshot.pins:
             self._applier.apply(PlaceEvent("pin", *msgspec.structs.astuple(place)), here=False)
         for job in unbuilt:

@@ -80,6 +80,10 @@ class Conflict(RequestError):
     """The request contradicts something that is registered already."""
 
 
+class TooManyHints(Conflict):
+    """A new dataset or job has no place, because as many are registered as may be at a time."""
+
+
 class HintMemoryFull(RequestError):
     """The registered hints take all of the memory that they may take, so new ones are refused."""
 

@@ -73,7 +73,14 @@ class WorkPool(ThreadPoolExecutor):
         # When a task is cancelled, asyncio cancels the future that the task awaits. That does not stop work
         # which runs already, so the flag is set as well.
         future.cancel = cancel_work  # type: ignore[method-assign]
-        future.add_done_callback(lambda _: self._tokens.discard(token))
+
+        def end(ended: Future[Result]) -> None:
+            self._tokens.discard(token)
+            # With ``cancel_work`` the future would refer to itself, and so keep its result until the
+            # collector runs. The result may be large.
+            del ended.cancel
+
+        future.add_done_callback(end)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:

@@ -76,8 +76,10 @@ class PutDataset:
     def check(self, hints: HintRegistry) -> None:
         hints.check_dataset(self.dataset)
 
-    def apply(self, hints: HintRegistry, _now_s: float) -> bool:
-        return hints.put_dataset(self.dataset)
+    def apply(self, hints: HintRegistry, now_s: float) -> bool:
+        is_new = hints.put_dataset(self.dataset)
+        hints.uses.note(self.dataset.name, now_s)
+        return is_new
 
 
 class DeleteDataset(PlainChange, frozen=True):

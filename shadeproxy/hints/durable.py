@@ -48,6 +48,11 @@ class _StoredDataset(msgspec.Struct):
     namespace: str = OWN
 
 
+class _StoredUse(msgspec.Struct):
+    version: int
+    used_s: float
+
+
 class _StoredJob(msgspec.Struct):
     version: int
     job: Job
@@ -189,6 +194,16 @@ def _require(good: bool) -> None:
 
 def _version_in(namespace: str) -> int:
     return NAMESPACE_VERSION if namespace else VERSION
+
+
+def dump_use(used_s: float) -> bytes:
+    """Encode the time of the last use of a dataset."""
+    return msgspec.msgpack.encode(_StoredUse(VERSION, used_s))
+
+
+def load_use(blob: bytes) -> float:
+    """Decode the time of the last use of a dataset. Raises StateError."""
+    return _decode(blob, _StoredUse).used_s
 
 
 def dump_job(job: Job) -> bytes:

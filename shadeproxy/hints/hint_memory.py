@@ -4,14 +4,19 @@ Laws: each dataset counts once, however many jobs use it. The columns of a job o
 registration on, whether they exist yet or not, so that scores of a registered job always find room. Sizes are
 computed from numbers of samples, and are rather too high than too low. Only new hints are refused, and before
 they become a change: stored hints, and changes of other proxies of a cluster, are taken in even beyond the
-limit. Event loop only.
+limit. To make room, whatever has been out of use for longest is forgotten: jobs that are not in use, and
+datasets without a job that had no use for ``KEPT_S``. Event loop only.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import itemgetter
+from typing import Any
 
-from shadeproxy.core.errors import Conflict, HintMemoryFull
+from shadeproxy.core.errors import Conflict, HintMemoryFull, TooManyHints
 from shadeproxy.core.units import format_size
+from shadeproxy.hints.changes import Change, DeleteDataset, DeleteJob, PutDataset, PutJob, PutScores
+from shadeproxy.hints.dataset_uses import KEPT_S
 from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.growing import GrowingSet
 from shadeproxy.hints.jobs import Job
@@ -92,18 +97,55 @@ class HintMemory:
         finally:
             self._held_bytes -= more_bytes
 
-    def to_forget(self, more_bytes: int, what: str, *, keep: str = "") -> str | None:
-        """Return the job to forget first so that ``what`` finds room for ``more_bytes``; None if there is
-        room. It is the one that was silent for longest of the jobs that are not in use, without ``keep``.
-        Raises HintMemoryFull if there is no room without all of these, either.
+    def to_forget(
+        self, change: Change[Any], more_bytes: int, what: str, now_s: float
+    ) -> DeleteJob | DeleteDataset | None:
+        """Return the change that forgets a hint which is out of use, so that ``change`` finds room for
+        ``more_bytes`` and its place among the datasets and jobs. Return None if there are both, or if nothing
+        can be forgotten for the place. Hints that ``change`` needs are kept. Raises HintMemoryFull if there
+        is no room without all that is out of use, either.
         """
         lack_bytes = self._lack_bytes(more_bytes)
-        if lack_bytes <= 0:
+        if lack_bytes <= 0 and not (more_bytes > 0 and self._lacks_place(change)):
             return None
-        jobs = [job for job in self._hints.jobs if not job.in_use and job.name != keep]
-        if sum(map(self._bytes_of_job, jobs)) < lack_bytes:
-            self._refuse(HintMemoryFull, what, more_bytes, "delete datasets and jobs that are not needed")
-        return min(jobs, key=lambda job: job.seen_s).name
+        jobs = [job for job in self._hints.jobs if not job.in_use and job.name != _job_of(change)]
+        datasets = self._idle_datasets(change, now_s)
+        if lack_bytes > 0:
+            idle_bytes = sum(map(self._bytes_of_job, jobs))
+            idle_bytes += sum(_dataset_bytes(self._hints.dataset(name)) for name in datasets)
+            if idle_bytes < lack_bytes:
+                self._refuse(HintMemoryFull, what, more_bytes, "delete datasets and jobs that are not needed")
+        elif isinstance(change, PutDataset):
+            # Only a dataset makes a place for a dataset, so take one, with the jobs on it.
+            datasets = dict(sorted(datasets.items(), key=itemgetter(1))[:1])
+            jobs = [job for job in jobs if job.dataset in datasets]
+        else:
+            datasets = {}
+        users = {job.dataset for job in self._hints.jobs}
+        idle: list[tuple[float, DeleteJob | DeleteDataset]] = [
+            (job.seen_s, DeleteJob(job.name)) for job in jobs
+        ]
+        idle += [(used_s, DeleteDataset(name)) for name, used_s in datasets.items() if name not in users]
+        return min(idle, key=itemgetter(0))[1] if idle else None
+
+    def _idle_datasets(self, change: Change[Any], now_s: float) -> dict[str, float]:
+        """Return the datasets that no job in use names and that had no use for ``KEPT_S``, each with the time
+        of its last use. Those that ``change`` needs are not among them.
+        """
+        hints, kept_dataset, kept_job = self._hints, _dataset_of(change), _job_of(change)
+        used = {name: hints.uses.get(name) or 0.0 for name in hints.datasets if name != kept_dataset}
+        for job in hints.jobs:
+            if job.dataset in used:
+                used_s = now_s if job.in_use or job.name == kept_job else job.seen_s
+                used[job.dataset] = max(used[job.dataset], used_s)
+        return {name: used_s for name, used_s in used.items() if now_s - used_s >= KEPT_S}
+
+    def _lacks_place(self, change: Change[Any]) -> bool:
+        try:
+            change.check(self._hints)
+        except TooManyHints:
+            return True
+        return False
 
     def check_order(self, new: Announcement) -> int:
         """Return the bytes that the hints take more with an announcement. Raises Conflict if there is no room
@@ -142,6 +184,17 @@ class HintMemory:
             f" hold {format_size(held_bytes)}, and may hold {format_size(self.limit_bytes)}",
             hint=f"{remedy}, or raise {_SETTING}",
         )
+
+
+def _job_of(change: Change[Any]) -> str | None:
+    return change.name if isinstance(change, PutJob | PutScores) else None
+
+
+def _dataset_of(change: Change[Any]) -> str | None:
+    """Return the name of the dataset that a change registers, or that its job names."""
+    if isinstance(change, PutDataset):
+        return change.dataset.name
+    return change.dataset if isinstance(change, PutJob) else None
 
 
 def _dataset_bytes(dataset: Dataset) -> int:

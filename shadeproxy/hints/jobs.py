@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
+from shadeproxy.core.errors import Conflict, InvalidRequest, TooManyHints, UnknownName
 from shadeproxy.hints.needs import JobNeed
 
 _NEW_RUN_S = 60.0
@@ -109,7 +109,7 @@ class Jobs:
 
         The dataset of a registered job cannot change, because its scores belong to it. Ended ranks count as
         running again. A registration that states no need keeps the present need, because an operator may have
-        set it. Raises Conflict, also when there are MAX_JOBS jobs.
+        set it. Raises Conflict, and TooManyHints when there are MAX_JOBS jobs.
         """
         self.check(job)
         known = self.by_name.get(job.name)
@@ -128,11 +128,11 @@ class Jobs:
         return known
 
     def check(self, job: Job) -> None:
-        """Raise Conflict if ``put`` would."""
+        """Raise the errors of ``put``."""
         known = self.by_name.get(job.name)
         if known is None and len(self.by_name) >= MAX_JOBS:
-            raise Conflict(
-                f"{MAX_JOBS} jobs are registered already",
+            raise TooManyHints(
+                f"{MAX_JOBS} jobs are registered already, and in use",
                 hint="delete finished ones: DELETE /v1/jobs/NAME",
             )
         if known is not None and known.dataset != job.dataset:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
+from shadeproxy.core.errors import Conflict, InvalidRequest, TooManyHints, UnknownName
 from shadeproxy.core.off_loop import OffLoop, at_once
+from shadeproxy.hints.dataset_uses import DatasetUses
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.expectations import Expectations
 from shadeproxy.hints.frozen import FrozenScores
@@ -52,6 +53,7 @@ class HintRegistry(StoredHints):
         self.scoreboard: dict[str, ScoreColumn] = {}
         self.growing: dict[str, GrowingSet] = {}
         self.dirty = dirty
+        self.uses = DatasetUses(dirty)
         self.frozen = FrozenScores()
         self._on_run = on_run
         self.orders = Orders(
@@ -79,8 +81,8 @@ class HintRegistry(StoredHints):
         """Register a dataset. Return False, and change nothing, if the same manifest has this name already.
 
         If another manifest had the name, it is replaced. Ended jobs on it lose their scores and orders,
-        because their ids were of that manifest. Raises Conflict when a job in use is on it, or when there are
-        MAX_DATASETS.
+        because their ids were of that manifest. Raises Conflict when a job in use is on it, and
+        TooManyHints when there are MAX_DATASETS.
         """
         if not self.check_dataset(dataset):
             return False
@@ -98,7 +100,7 @@ class HintRegistry(StoredHints):
             return False
         if known is None and len(self.datasets) >= MAX_DATASETS:
             hint = "delete unused ones: DELETE /v1/datasets/NAME"
-            raise Conflict(f"{MAX_DATASETS} datasets are registered already", hint=hint)
+            raise TooManyHints(f"{MAX_DATASETS} datasets are registered already, and in use", hint=hint)
         refuse_if_any([job for job in self.jobs.on(dataset.name) if job.in_use])
         return True
 
@@ -107,6 +109,7 @@ class HintRegistry(StoredHints):
         self.check_unused(name)
         del self.datasets[name]
         self.dirty("datasets", name)
+        self.uses.forget(name)
 
     def check_unused(self, name: str) -> None:
         """Raise UnknownName if there is no such dataset, Conflict if a job uses it."""
@@ -187,8 +190,12 @@ class HintRegistry(StoredHints):
         repeats this now and then.
         """
         self.orders.tick(now_s)
+        live = [job for job in self.jobs if job.live]
         for job in self.jobs.expire(now_s):
             self._forget(job)
+        for job in live:
+            if not job.live and job.name in self.jobs:
+                self.dirty("jobs", job.name)  # A restart must not take it for alive.
 
     def _forget(self, job: Job) -> None:
         self.orders.forget(job.name)
@@ -196,6 +203,8 @@ class HintRegistry(StoredHints):
         self.frozen.forget(job.name)
         self.scoreboard.pop(job.name, None)
         self.growing.pop(job.name, None)
+        if job.dataset is not None:
+            self.uses.note(job.dataset, job.seen_s)
         self.dirty("jobs", job.name)
         self.dirty("scores", job.name)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import RequestError, StateError
 from shadeproxy.hints import durable
+from shadeproxy.hints.dataset_uses import DatasetUses
 from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.growing import GrowingSet, Space
 from shadeproxy.hints.jobs import Job, Jobs, Progress
@@ -18,7 +19,7 @@ from shadeproxy.hints.order.announcements import Announcement, order_of
 from shadeproxy.hints.order.orders import Orders
 from shadeproxy.hints.scoreboard import ScoreColumn, Scores
 
-KINDS = ("datasets", "jobs", "scores", "orders", "positions")
+KINDS = ("datasets", "uses", "jobs", "scores", "orders", "positions")
 """Kinds of durable state, in the order in which ``restore`` needs them."""
 
 
@@ -27,6 +28,7 @@ class StoredHints:
 
     page_size: int
     datasets: dict[str, Dataset]
+    uses: DatasetUses
     jobs: Jobs
     scoreboard: dict[str, ScoreColumn]
     growing: dict[str, GrowingSet]
@@ -58,6 +60,7 @@ class StoredHints:
         """
         exports = {
             "datasets": self._export_dataset,
+            "uses": self._export_use,
             "jobs": self._export_job,
             "scores": self._export_scores,
             "orders": self._export_order,
@@ -68,6 +71,10 @@ class StoredHints:
     def _export_dataset(self, name: str) -> bytes | None:
         dataset = self.datasets.get(name)
         return None if dataset is None else durable.dump_dataset(dataset)
+
+    def _export_use(self, name: str) -> bytes | None:
+        used_s = self.uses.get(name)
+        return None if used_s is None else durable.dump_use(used_s)
 
     def _export_job(self, name: str) -> bytes | None:
         return durable.dump_job(self.jobs.get(name)) if name in self.jobs else None
@@ -98,11 +105,14 @@ class StoredHints:
         """Restore an item from the bytes of ``export``. Call it for one kind after the other, in the order of
         KINDS. Raises StateError.
 
-        An error changes nothing. A restored job counts as alive, because perhaps only the proxy was away, and
-        not the job.
+        An error changes nothing. A job that was in use counts as alive, because perhaps only the proxy was
+        away, and not the job. Other jobs stay silent since their last sign of life.
         """
         if kind == "datasets":
             self.datasets[name] = durable.load_dataset(blob, self.page_size)
+            self.uses.note(name, now_s)  # An older release stored none.
+        elif kind == "uses":
+            self.uses.restore(name, min(durable.load_use(blob), now_s))
         elif kind == "jobs":
             self._restore_job(durable.load_job(blob), now_s)
         elif kind == "orders":
@@ -131,7 +141,10 @@ class StoredHints:
             self.growing[job.name] = GrowingSet(f"job:{job.name}")
         elif job.dataset not in self.datasets:
             raise StateError(f"stored job {job.name!r} names dataset {job.dataset!r}, which is not stored")
-        self.jobs.put(job, now_s)
+        if job.in_use:
+            self.jobs.put(job, now_s)
+        else:
+            self.jobs.put(job, min(job.seen_s, now_s)).live = False
 
     def _restore_order(self, name: str, digest: str, ids: NDArray[np.uint32]) -> None:
         try:

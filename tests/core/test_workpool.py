@@ -1,9 +1,12 @@
 import asyncio
+import gc
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import CancelledError
 
+import numpy as np
 import pytest
 
 from shadeproxy.core.errors import ShuttingDown
@@ -84,3 +87,25 @@ def test_threads_change_hands_sooner_while_work_is_under_way(pool):
     assert pool.submit(sys.getswitchinterval).result() < before_s / 5
     pool.shutdown()
     assert sys.getswitchinterval() == before_s
+
+
+async def test_a_result_is_freed_at_once_without_the_garbage_collector(pool):
+    """The collector runs rarely, and does not know how large the arrays in a result are."""
+    gone = []
+
+    def work():
+        result = np.zeros(8)
+        weakref.finalize(result, gone.append, True)
+        return result
+
+    gc.disable()
+    try:
+        future = asyncio.get_running_loop().run_in_executor(pool, work)
+        result = await future
+        assert len(result) == 8
+        del future, result
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
+    assert gone

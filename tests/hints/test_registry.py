@@ -125,7 +125,7 @@ def test_a_job_silent_for_long_is_forgotten(hints, dirty):
     hints.expire(NOW_S + 3600 * FORGET_AFTER)
     assert "one" not in hints.jobs
     assert hints.scoreboard == {}
-    assert set(dirty) == {("jobs", "one"), ("scores", "one"), ("positions", "one")}
+    assert set(dirty) == {("jobs", "one"), ("scores", "one"), ("positions", "one"), ("uses", "train")}
     hints.delete_dataset("train")
 
 
@@ -480,3 +480,38 @@ def test_a_dataset_of_another_namespace_is_kept_as_one():
     stripped = msgspec.msgpack.encode(msgspec.msgpack.decode(blob) | {"namespace": ""})
     with pytest.raises(StateError, match="of another namespace"):
         durable.load_dataset(stripped, PAGE_SIZE_BYTES)
+
+
+def test_a_job_that_ended_or_was_silent_stays_so_over_restarts_and_is_forgotten(busy):
+    hints, dirty = busy
+    hints.end_rank("two", 0)
+    hints.expire(NOW_S + 3600)
+    again, now_s = restart(store(hints, dirty), now_s=NOW_S + 7200), NOW_S + 7200
+    assert not any(job.live for job in again.jobs)
+    for _ in range(FORGET_AFTER):
+        # The proxy is started again every hour.
+        again.expire(now_s)
+        kept = store(again, [("datasets", name) for name in again.datasets])
+        again = restart(kept | store(again, [("jobs", job.name) for job in again.jobs]), now_s=now_s)
+        now_s += 3600
+    again.expire(now_s)
+    assert len(again.jobs) == 0
+
+
+def test_a_job_that_falls_silent_is_stored_so_once(busy):
+    hints, dirty = busy
+    dirty.clear()
+    for after_s in (3599, 3600, 3601):
+        hints.expire(NOW_S + after_s)
+    assert sorted(dirty) == [("jobs", "free"), ("jobs", "one"), ("jobs", "two")]
+
+
+def test_a_silent_job_that_reads_after_a_restart_is_in_use_again(busy):
+    hints, dirty = busy
+    hints.expire(NOW_S + 3600)
+    again = restart(store(hints, dirty), now_s=NOW_S + 7200)
+    again.jobs.touch("one", NOW_S + 7201)
+    again.expire(NOW_S + 7202)
+    assert again.jobs.get("one").in_use
+    assert not again.jobs.get("two").in_use
+    assert weights(again, "x") == [0.5]

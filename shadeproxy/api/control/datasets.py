@@ -62,6 +62,9 @@ async def while_connected(request: web.Request, work: Coroutine[Any, Any, Result
         return task.result()
     finally:
         task.cancel()
+        # This frame is part of the traceback of the task's error. If it referred to the task, the error would
+        # keep the locals of all frames, such as half a manifest, until the collector runs.
+        del task
 
 
 def _is_gone(transport: asyncio.Transport) -> bool:
@@ -104,6 +107,7 @@ async def put_dataset(context: ControlContext, request: web.Request) -> web.Resp
 
 async def get_dataset(context: ControlContext, request: web.Request) -> web.StreamResponse:
     dataset = context.hints.dataset(request.match_info["dataset"])
+    context.hints.uses.note(dataset.name, context.clock.now_s())
     form = request.query.get("format", "summary")
     if form == "summary":
         return answer_json(_summary(dataset))

@@ -41,6 +41,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.NotSupported: (501, "not_supported"),
     core.UnknownName: (404, "unknown_name"),
     core.Conflict: (409, "conflict"),
+    core.TooManyHints: (409, "conflict"),
     core.NotFeasible: (422, "not_feasible"),
     core.HintMemoryFull: (507, "hint_memory_full"),
     core.RangeNotSatisfiable: (416, "range_not_satisfiable"),

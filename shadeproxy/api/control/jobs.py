@@ -1,5 +1,6 @@
 """Calls about jobs, and the shapes of their answers: registration, summaries, progress, residency, scores."""
 
+import asyncio
 import math
 from contextlib import AsyncExitStack
 
@@ -117,6 +118,8 @@ BEGINS = {
 # JSON up to this length is decoded on the event loop, because passing it to the pool would cost more.
 _COLUMNS = {"ids": Column(list[SampleId], np.int64), "scores": Column(list[float], np.float64)}
 _INLINE_BYTES = 32 * 1024
+# 256 jobs take some 25 ms: too long for one step of the event loop.
+_JOBS_A_TURN = 32
 # A body of scores has fewer strings than this besides its keys: the names and the values of its fields.
 _FEW_STRINGS = 8
 
@@ -128,7 +131,13 @@ class _Begins(msgspec.Struct, forbid_unknown_fields=True):
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
     context.count_reads()  # Reads that are still in the access log change what jobs show.
-    return answer_json(JobList([_summary(context, job) for job in context.hints.jobs]))
+    summaries, jobs = list[JobSummary](), context.hints.jobs
+    for turn, job in enumerate(list(jobs), 1):
+        if not turn % _JOBS_A_TURN:
+            await asyncio.sleep(0)
+        if jobs.by_name.get(job.name) is job:  # Otherwise it was deleted meanwhile.
+            summaries.append(_summary(context, job))
+    return answer_json(JobList(summaries))
 
 
 async def put_job(context: ControlContext, request: web.Request) -> web.Response:
@@ -159,7 +168,7 @@ async def put_job(context: ControlContext, request: web.Request) -> web.Response
         change.check(context.hints)
         context.sharing.judge(name, spec.dataset, need)
     more_bytes = context.hint_memory.more_for_job(change.job())
-    job = await make_in_room(context, change, more_bytes, f"job {name!r}", keep=name)
+    job = await make_in_room(context, change, more_bytes, f"job {name!r}")
     return answer_json(_summary(context, job))
 
 
@@ -216,9 +225,7 @@ async def post_scores(context: ControlContext, request: web.Request) -> web.Resp
     if batch.hashes is None:  # Scores of a dataset have room since the registration of the job.
         return answer_json(ScoresApplied(await context.changes.make(PutScores(name, batch))))
     more_bytes, what = context.hint_memory.more_for_scores(batch), f"scores of job {name!r}"
-    return answer_json(
-        ScoresApplied(await make_in_room(context, PutScores(name, batch), more_bytes, what, keep=name))
-    )
+    return answer_json(ScoresApplied(await make_in_room(context, PutScores(name, batch), more_bytes, what)))
 
 
 async def get_residency(context: ControlContext, request: web.Request) -> web.Response:

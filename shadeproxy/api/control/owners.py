@@ -35,6 +35,7 @@ class _Node(msgspec.Struct):
 async def get_owners(context: ControlContext, request: web.Request) -> web.Response:
     asked = read_query(request, _Asked, QUERY)
     dataset = context.hints.dataset(request.match_info["dataset"])
+    context.hints.uses.note(dataset.name, context.clock.now_s())
     if asked.digest not in {None, dataset.digest}:
         raise Conflict(
             f"dataset {dataset.name!r} was registered again, with other samples than those of {asked.digest}",

@@ -143,7 +143,7 @@ async def read_call(context: ControlContext, request: web.Request, stack: AsyncE
         ]
         job = _job_context(asked, asked.job)
     else:
-        dataset = _dataset(hints, asked)
+        dataset = _dataset(hints, asked, context.clock.now_s())
         # The dataset's namespace may be that of a client that is no longer in the configuration.
         require_namespace(context, dataset.entries.namespace)
         column = check_ids(ids, dataset.count, dataset=f"dataset {dataset.name!r}")
@@ -193,7 +193,7 @@ async def _asked(
     return asked, asked.ids, share
 
 
-def _dataset(hints: HintRegistry, asked: ReadsBody) -> Dataset:
+def _dataset(hints: HintRegistry, asked: ReadsBody, now_s: float) -> Dataset:
     name = asked.dataset
     if name is None and asked.job is not None:
         name = hints.jobs.get(asked.job).dataset
@@ -208,6 +208,8 @@ def _dataset(hints: HintRegistry, asked: ReadsBody) -> Dataset:
             f"{asked.digest}",
             hint="register your manifest under another name, or ask for items by bucket and key",
         )
+    if asked.dataset is not None:  # Otherwise the dataset is that of the job, whose signs of life count.
+        hints.uses.note(name, now_s)
     return dataset
 
 

@@ -311,6 +311,7 @@ class PageCache:
         await self.transfers.drain()
 
     def close(self) -> None:
+        self._places.closed = True
         for index, medium in reversed(list(enumerate(self.media))):
             medium.tier.close(self.recovery.pages_of(index))
 

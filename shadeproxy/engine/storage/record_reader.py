@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from shadeproxy.core.deadline import DEADLINE
-from shadeproxy.core.errors import TierError
+from shadeproxy.core.errors import ShuttingDown, TierError
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.index.columns import NO_TIER
 from shadeproxy.engine.index.residents import Residents
@@ -50,6 +50,8 @@ class RecordReader:
         self._media = media
         self._queues = [LoadQueue(origin_s) for _ in media]
         self._failed = failed
+        self.closed = False
+        """True once the media are closed, so that no record can be read."""
 
     def of(self, slot: int) -> PagePosition:
         table = self._residents
@@ -98,7 +100,7 @@ class RecordReader:
                 await run_io(run or medium.load, work)
         for slot, error in failures.items():
             # If the page has left its place, its record may have been erased, which is no fault of the tier.
-            if self.holds(slot, places[slot]):
+            if self.holds(slot, places[slot]) and not self.closed:
                 self._failed(self._media[places[slot].tier].tier, "header", error)
         return {slot: header for slot, header in found.items() if self.holds(slot, places[slot])}
 
@@ -111,8 +113,12 @@ class RecordReader:
         return found.get(slot)
 
     async def refs(self, slots: Iterable[int]) -> dict[int, ObjectRef]:
-        """Return the objects of readable slots. Slots whose page moved meanwhile are left out."""
+        """Return the objects of readable slots. Slots whose page moved meanwhile are left out. Raises
+        ShuttingDown once the media are closed, because callers ask for page after page.
+        """
         headers = await self.headers(slots, run=asyncio.to_thread)
+        if self.closed:
+            raise ShuttingDown("the proxy is shutting down; ask again after its restart")
         return {slot: header.page.ref for slot, header in headers.items()}
 
 

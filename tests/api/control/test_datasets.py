@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import gzip
 import hashlib
 import json
@@ -237,3 +238,20 @@ async def test_an_order_on_its_way_to_a_job_that_begins_anew_is_for_nobody(clien
 async def test_names_are_checked(client, refused, name):
     answer = await client.put(f"/v1/datasets/{name}", data=TWO, headers=LINES)
     assert "names are 1 to 128" in await refused(answer, 400, "invalid_request")
+
+
+@pytest.mark.parametrize("end", [b"{", b'{"bucket": "b", "key": "k", "offset": 1}'])
+async def test_a_refused_list_leaves_nothing_for_the_garbage_collector(client, end):
+    """What a list has taken is counted only until its call is answered."""
+    gc.collect()
+    gc.disable()
+    try:
+        lines = b'{"bucket": "b", "key": "k"}\n' * 10_000
+        answer = await client.put("/v1/datasets/bad", data=lines + end, headers=LINES)
+        assert answer.status == 400
+        await answer.read()
+        await asyncio.sleep(0.05)
+        left = [one for one in gc.get_objects() if isinstance(one, manifest.ManifestBuilder)]
+    finally:
+        gc.enable()
+    assert left == []

@@ -9,7 +9,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
+import shadeproxy.hints.jobs as jobs_module
+import shadeproxy.hints.registry as registry_module
 from shadeproxy.hints.hint_memory import hint_bytes
 
 LINES = {"Content-Type": "application/x-ndjson"}
@@ -224,3 +227,135 @@ async def test_statistics_show_the_limit_and_the_refusals(client, full, refused)
     assert 0 < gauges["hint_bytes"] == gauges["hint_limit_bytes"]
     assert gauges["hints_refused"] == 1
     assert "shadeproxy_hints_refused 1" in await (await client.get("/metrics")).text()
+
+
+# ------------------------------------------------------------------ places
+
+
+@pytest.fixture
+def few_places(monkeypatch):
+    """Let there be at most 3 datasets and 3 jobs."""
+    monkeypatch.setattr(registry_module, "MAX_DATASETS", 3)
+    monkeypatch.setattr(jobs_module, "MAX_JOBS", 3)
+
+
+async def end(client, job):
+    assert (await client.delete(f"/v1/jobs/{job}/ranks/0")).status == 204
+
+
+async def test_a_year_of_experiments_that_each_register_a_dataset_and_a_job_is_never_refused(
+    client, clock, few_places
+):
+    for number in range(50):
+        await register(client, f"e{number}")
+        await end(client, f"e{number}")
+        clock.advance(7 * 86400.0)
+    assert await names(client, "dataset") == {"e47", "e48", "e49"}
+    assert await names(client, "job") == {"e47", "e48", "e49"}
+
+
+async def test_a_year_of_experiments_with_little_memory_is_never_refused(client, clock, context, full):
+    await register(client, "e0")
+    await end(client, "e0")
+    full(2 * hint_bytes(context.hints))
+    for number in range(1, 50):
+        clock.advance(7 * 86400.0)
+        await register(client, f"e{number}")
+        await end(client, f"e{number}")
+    assert await names(client, "dataset") == {"e47", "e48", "e49"}
+
+
+async def test_the_dataset_that_had_no_use_for_longest_makes_its_place(client, clock, few_places):
+    for name in ("read", "told", "old"):
+        assert (await put_dataset(client, name)).status == 200
+        clock.advance(1.0)
+    clock.advance(3600.0)
+    assert (await client.post("/v1/locate", json={"dataset": "read", "ids": []})).status == 200
+    clock.advance(1.0)
+    assert (await client.get("/v1/datasets/told")).status == 200
+    clock.advance(3600.0)
+    for name, left in (("new", {"read", "told"}), ("newer", {"told", "new"})):
+        assert (await put_dataset(client, name)).status == 200
+        assert await names(client, "dataset") == left | {name}
+
+
+async def test_a_dataset_used_within_the_hour_keeps_its_place(client, clock, few_places, refused):
+    for name in ("a", "b", "c"):
+        assert (await put_dataset(client, name)).status == 200
+    clock.advance(3599.0)
+    text = await refused(await put_dataset(client, "new"), 409, "conflict")
+    assert "3 datasets are registered already, and in use" in text
+    assert (await put_dataset(client, "a")).status == 200
+    clock.advance(1.0)
+    assert (await put_dataset(client, "new")).status == 200
+    assert "a" in await names(client, "dataset")
+
+
+async def test_a_job_in_use_keeps_its_dataset_and_an_ended_one_goes_with_it(client, clock, few_places):
+    await register(client, "used", expires_s=1e9)
+    for name in ("ended", "alone"):
+        await register(client, name)
+        clock.advance(1.0)
+        await end(client, name)
+    clock.advance(86400.0)
+    assert (await put_dataset(client, "new")).status == 200
+    assert await names(client, "dataset") == {"used", "alone", "new"}
+    assert await names(client, "job") == {"used", "alone"}
+    assert (await client.put("/v1/jobs/more", json={"dataset": "alone"})).status == 200
+    assert await names(client, "job") == {"used", "alone", "more"}
+
+
+async def test_only_the_oldest_dataset_and_its_own_jobs_are_forgotten_for_a_place(client, clock, few_places):
+    await register(client, "two")
+    await end(client, "two")
+    clock.advance(10.0)
+    assert (await put_dataset(client, "old")).status == 200
+    assert (await put_dataset(client, "other")).status == 200
+    clock.advance(7200.0)
+    await client.put("/v1/jobs/late", json={"dataset": "two"})
+    await end(client, "late")
+    clock.advance(7200.0)
+    assert (await put_dataset(client, "new")).status == 200
+    assert await names(client, "dataset") == {"two", "other", "new"}
+    assert await names(client, "job") == {"two", "late"}
+
+
+async def test_the_job_that_was_silent_for_longest_makes_its_place(client, clock, context, few_places):
+    await register(client, "used", expires_s=1e9)
+    for name in ("silent", "later"):
+        assert (await client.put(f"/v1/jobs/{name}", json={"dataset": "used"})).status == 200
+        clock.advance(1.0)
+    assert (await client.put("/v1/jobs/new", json={"dataset": "used"})).status == 409
+    clock.advance(3600.0)
+    context.hints.expire(clock.now_s())
+    assert (await client.put("/v1/jobs/new", json={"dataset": "no"})).status == 404
+    assert await names(client, "job") == {"used", "silent", "later"}
+    assert (await client.put("/v1/jobs/new", json={"dataset": "used"})).status == 200
+    assert await names(client, "job") == {"used", "later", "new"}
+
+
+async def test_a_new_job_never_costs_the_dataset_that_it_names(client, clock, context, full):
+    for name in ("wanted", "other"):
+        assert (await put_dataset(client, name)).status == 200
+        clock.advance(1.0)
+    clock.advance(7200.0)
+    full()
+    assert (await client.put("/v1/jobs/new", json={"dataset": "wanted"})).status == 200
+    assert await names(client, "dataset") == {"wanted"}
+    assert hint_bytes(context.hints) <= context.hint_memory.limit_bytes
+
+
+async def test_the_log_names_what_was_forgotten_and_for_what(client, clock, few_places):
+    for name in ("a", "b", "c"):
+        await put_dataset(client, name)
+    clock.advance(7200.0)
+    with capture_logs() as logs:
+        await put_dataset(client, "new")
+    assert [one for one in logs if one["event"] == "dataset forgotten"] == [
+        {
+            "event": "dataset forgotten",
+            "dataset": "a",
+            "reason": "dataset 'new' needed its place",
+            "log_level": "warning",
+        }
+    ]

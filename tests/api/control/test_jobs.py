@@ -11,6 +11,7 @@ from shadeproxy.api.control import bodies, jobs
 from shadeproxy.core.errors import NotFeasible
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.hints.hashing import object_hash
+from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.needs import NO_SHARE, JobNeed
 
 BINARY = {"Content-Type": "application/vnd.shadeproxy.scores"}
@@ -19,6 +20,17 @@ BINARY = {"Content-Type": "application/vnd.shadeproxy.scores"}
 def pack(ids, scores):
     ids, scores = np.array(ids, dtype="<u4"), np.array(scores, dtype="<f4")
     return len(ids).to_bytes(4, "little") + ids.tobytes() + scores.tobytes()
+
+
+class Watched:
+    """Notes the jobs about whose share it is asked."""
+
+    def __init__(self, sharing):
+        self.sharing, self.asked = sharing, []
+
+    def share_of(self, name):
+        self.asked.append(name)
+        return self.sharing.share_of(name)
 
 
 async def column(client, job):
@@ -401,6 +413,23 @@ async def test_residency_of_a_job_without_a_dataset(client, backend, refused):
 
 async def test_residency_of_an_unknown_job(client, refused):
     await refused(await client.get("/v1/jobs/nobody/residency"), 404, "unknown_name")
+
+
+async def test_a_list_of_many_jobs_lets_other_calls_pass_and_shows_no_job_deleted_meanwhile(client, context):
+    for number in range(100):
+        context.hints.put_job(Job(f"j{number:03d}"), 0.0)
+    listing = asyncio.create_task(client.get("/v1/jobs"))
+    turns, seen = 0, context.hints.jobs.by_name["j099"]
+    context.sharing = Watched(context.sharing)
+    while not listing.done():
+        await asyncio.sleep(0)
+        if 0 < len(context.sharing.asked) < 99 and not turns:
+            turns = len(context.sharing.asked)
+            context.hints.delete_job("j099")
+    shown = [job["job"] for job in (await listing.result().json())["jobs"]]
+    assert seen.name not in shown
+    assert len(shown) == 99
+    assert 0 < turns <= 32
 
 
 async def test_many_ranks_at_once(client, job):

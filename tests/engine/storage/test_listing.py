@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
+from shadeproxy.core.errors import ShuttingDown
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Age
-from shadeproxy.engine.storage import listing
+from shadeproxy.engine.storage import listing, page_cache
 from tests.support.engine import PAGE
 
 KEYS = ["a", "d/1", "d/10", "d/2", "d/ä", "d/\U0001f600", "d/\uffee", "e"]
@@ -106,3 +107,18 @@ async def test_looking_at_a_million_slots_yields_between_steps(make_bench, monke
         await task
     assert max(size for size, _ in steps) <= 1 << 15
     assert len({turn for _, turn in steps}) == len(steps) > 30
+
+
+async def test_a_listing_and_a_count_end_when_the_cache_closes_and_blame_no_tier(make_bench, monkeypatch):
+    """A control call may outlive its connection, and the cache."""
+    monkeypatch.setattr(listing, "ASKED", 2)
+    monkeypatch.setattr(page_cache, "ASKED", 2)
+    bench = await filled(make_bench)
+    await asyncio.to_thread(bench.cache.close)
+    for call in (
+        bench.cache.listing.under("b", "d/", start_after="", limit=9),
+        bench.cache.find_under("b", "d/"),
+    ):
+        with pytest.raises(ShuttingDown, match="the proxy is shutting down"):
+            await call
+    assert bench.stats.snapshot()["tiers"]["ram"]["errors"] == {}
