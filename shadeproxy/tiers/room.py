@@ -82,9 +82,9 @@ def judge(key: str, path: Path, room: Room, *, capacity_bytes: int, min_free_byt
 
 
 def _smaller(key: str, most_bytes: int, min_free_bytes: int) -> str:
-    """Return the advice to lower a setting so that the tier fits. It ends with ", ". Return "" if no capacity
+    """Return the advice to lower settings so that the tier fits. It ends with ", ". Return "" if no capacity
     would help.
     """
     if most_bytes >= _MIB:
         return f'set {key}.capacity to at most "{most_bytes // _MIB} MiB", '
-    return f"lower {key}.min_free, " if min_free_bytes else ""
+    return f"lower {key}.min_free and {key}.capacity, " if min_free_bytes else ""

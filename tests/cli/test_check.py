@@ -16,7 +16,14 @@ from shadeproxy.cluster.log import Seat, ViewRecord
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.view import NodeFacts, seal_facts
 from shadeproxy.config import Settings
-from shadeproxy.core.errors import ConfigError, NoCredentials, NotS3, OriginAnswer, OriginUnavailable
+from shadeproxy.core.errors import (
+    ConfigError,
+    CredentialsUnresolved,
+    NoCredentials,
+    NotS3,
+    OriginAnswer,
+    OriginUnavailable,
+)
 from shadeproxy.core.memory_limit import MemoryLimit
 from shadeproxy.core.types import ListEntry, ListPage
 from shadeproxy.tiers.version import write_version
@@ -97,12 +104,12 @@ def test_it_says_how_python_was_built_where_that_is_certain(check, monkeypatch, 
         (
             OriginAnswer(403, "SignatureDoesNotMatch"),
             "http://store: 403 SignatureDoesNotMatch",
-            "correct [origin.credentials]; the",
+            "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS",
         ),
         (
             OriginAnswer(403, "InvalidAccessKeyId"),
             "http://store: 403 InvalidAccessKeyId",
-            "correct [origin.credentials]; the",
+            "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS",
         ),
         (
             OriginAnswer(403, "AccessDenied"),
@@ -118,6 +125,11 @@ def test_it_says_how_python_was_built_where_that_is_certain(check, monkeypatch, 
             NotS3("http://store is no S3 server: it answers", hint="set origin.endpoint to another"),
             "http://store is no S3 server: it answers",
             "set origin.endpoint to another",
+        ),
+        (
+            CredentialsUnresolved("the config profile (nope) could not be found"),
+            "http://store: the config profile (nope) could not be found",
+            "correct the profile, file, process or role",
         ),
         (ConfigError("no credentials found"), "no credentials found", "correct the setting"),
     ],
@@ -287,7 +299,7 @@ def test_a_capacity_of_nothing_is_no_advice(check, file_system):
     file_system(total=20, free=10)
     result = check.run("--set", "cache.disk.capacity=8 MiB", "--set", "cache.disk.min_free=1 GiB")
     ((_, advice),) = failures(result)
-    assert advice.startswith("lower cache.disk.min_free, choose another cache.disk.path, or")
+    assert advice.startswith("lower cache.disk.min_free and cache.disk.capacity, choose another")
 
 
 def test_a_cache_that_is_there_counts_as_room(check, file_system, tmp_path):
