@@ -29,14 +29,7 @@ from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import (
-    CredentialsUnresolved,
-    DeadlineExceeded,
-    NoCredentials,
-    NotS3,
-    OriginAnswer,
-    OriginError,
-)
+from shadeproxy.core.errors import DeadlineExceeded, NotS3, OriginAnswer, OriginError
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.datasets import Dataset
@@ -260,8 +253,8 @@ class Checkup:
             endpoint=name_of_origin(settings),
             probe=probe,
             probe_error="" if error is None else mask_text(str(error)),
-            probe_hint=error.hint if isinstance(error, NotS3 | NoCredentials | CredentialsUnresolved) else "",
-            probe_code=error.code if isinstance(error, OriginAnswer | CredentialsUnresolved) else "",
+            probe_hint=getattr(error, "hint", ""),
+            probe_code=getattr(error, "code", ""),
             probe_status=error.status if isinstance(error, OriginAnswer) else 0,
             health=self._health.as_json(),
             requests=origin["requests"],

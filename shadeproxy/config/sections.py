@@ -22,6 +22,7 @@ from shadeproxy.config.fields import (
     path_or,
     write_size,
 )
+from shadeproxy.config.origin_limits import Retry, Timeouts
 from shadeproxy.config.otel import Otel
 from shadeproxy.config.secrets import (
     OriginCredentials,
@@ -158,27 +159,6 @@ class ControlListener(Section):
     def resolve_token(self) -> str | None:
         """Return the bearer token; None if the listener has none. Raises ConfigError."""
         return resolve("control.token", self.token)
-
-
-class Timeouts(Section):
-    connect: Duration = 5.0
-    read: Duration = 30.0
-    first_byte: Duration = 25.0
-    window: Duration = 30.0
-    min_rate: Size = 1 * _KIB
-
-    @field_validator("connect", "read", "first_byte", "window")
-    @classmethod
-    def _some_time(cls, value: float) -> float:
-        if not value:
-            raise ValueError('0 does not mean "no limit": every request would be given up at once')
-        return value
-
-
-class Retry(Section):
-    attempts: Annotated[int, Field(ge=1, le=20)] = 4
-    backoff: Duration = 0.1
-    max_backoff: Duration = 5.0
 
 
 _MOST_ORIGIN_NAME = 256

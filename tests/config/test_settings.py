@@ -134,11 +134,6 @@ UNREADABLE = [
         '[origin]\nname = "caf\u00e9"',
         '{file}: origin.name = "caf\u00e9": write at most 256 characters of printable ASCII',
     ),
-    (
-        '[origin.timeouts]\nread = "0 s"',
-        '{file}: origin.timeouts.read = "0 s": 0 does not mean "no limit": every request would be given up',
-    ),
-    ("[origin.timeouts]\nfirst_byte = 0", "{file}: origin.timeouts.first_byte = 0: 0 does not mean"),
     ("[origin.retry]\nattempts = 99", "{file}: origin.retry.attempts = 99: write 20 or less"),
     ('[origin.retry]\nattempts = "x"', '{file}: origin.retry.attempts = "x": write a whole number'),
     ("[origin.retry]\nattempts = 1.5", "{file}: origin.retry.attempts = 1.5: write a whole number"),
