@@ -232,7 +232,7 @@ async def interleaved(ways: dict[str, Get], load: Load) -> dict[str, Cost]:
 
 
 async def measure(endpoint: str, load: Load) -> dict[str, Cost]:
-    """Return the cost of each way: "stored", "replacing", "ranked" and "direct"."""
+    """Return what a miss costs in each way: "stored", "replacing", "ranked" and "direct"."""
     origin = s3_origin(endpoint)
     room = (load.rounds + 2) * load.gets * (load.body_bytes + 8192)
     async with (

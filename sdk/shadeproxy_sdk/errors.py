@@ -37,7 +37,7 @@ class ControlError(ShadeError):
         self.retry_after_s = 0.0
 
     def __str__(self) -> str:
-        return f"{self.status} {self.code}: {self.message}"
+        return f"{self.status} {self.code}".rstrip() + f": {self.message}"
 
 
 class Unreachable(ShadeError):

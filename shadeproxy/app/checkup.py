@@ -29,7 +29,14 @@ from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import DeadlineExceeded, NoCredentials, NotS3, OriginAnswer, OriginError
+from shadeproxy.core.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    NotS3,
+    OriginAnswer,
+    OriginError,
+    OriginUnavailable,
+)
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.datasets import Dataset
@@ -206,6 +213,8 @@ class Checkup:
             failure = DeadlineExceeded(f"no answer in {_PROBE_S:g} s")
         except OriginError as error:
             failure = error
+        except ConfigError as error:  # The directory of a "file" origin is gone.
+            failure = OriginUnavailable(str(error))
         if failure is None:
             self._health.answered()
         elif not isinstance(failure, DeadlineExceeded) or not self._answered_since(began_s):
@@ -256,8 +265,8 @@ class Checkup:
             endpoint=name_of_origin(settings),
             probe=probe,
             probe_error="" if error is None else mask_text(str(error)),
-            probe_hint=error.hint if isinstance(error, NotS3 | NoCredentials) else "",
-            probe_code=error.code if isinstance(error, OriginAnswer) else "",
+            probe_hint=getattr(error, "hint", ""),
+            probe_code=getattr(error, "code", ""),
             probe_status=error.status if isinstance(error, OriginAnswer) else 0,
             health=self._health.as_json(),
             requests=origin["requests"],

@@ -11,6 +11,7 @@ from typing import Any
 from shadeproxy.app.certificate_diagnosis import CertificateFacts, certificate_findings
 from shadeproxy.app.cluster_diagnosis import ClusterFacts, cluster_findings
 from shadeproxy.app.tier_diagnosis import Finding, TierFacts, aside_finding, tier_findings
+from shadeproxy.core.errors import CredentialsUnresolved
 from shadeproxy.core.units import format_count
 from shadeproxy.origin.health import CREDENTIAL_CODES
 
@@ -119,6 +120,7 @@ def diagnose(facts: ProxyState) -> list[Finding]:
 
 
 def _origin(facts: ProxyState) -> Iterator[Finding]:
+    unresolved = facts.probe_code == CredentialsUnresolved.code
     if facts.probe_code == "OriginIsProxy":
         yield Finding(
             "origin is this proxy",
@@ -131,12 +133,12 @@ def _origin(facts: ProxyState) -> Iterator[Finding]:
             "credentials refused",
             "wrong",
             f"the origin does not accept the proxy's credentials: {facts.probe_error}",
-            "correct [origin.credentials], then reload (SIGHUP); with RequestTimeTooSkewed set the clock",
+            "correct [origin.credentials] or the AWS files, then reload (SIGHUP), or the AWS variables, then"
+            " restart; with RequestTimeTooSkewed set the clock",
         )
-    elif facts.probe_status == 403 and facts.probe_hint:
-        yield Finding(
-            "no credentials", "wrong", "the proxy has no credentials for the origin", facts.probe_hint
-        )
+    elif facts.probe_hint and (unresolved or facts.probe_status == 403):
+        cause = facts.probe_error if unresolved else "the proxy has no credentials for the origin"
+        yield Finding("no credentials", "wrong", cause, facts.probe_hint)
     elif facts.probe_status in {401, 403}:
         yield Finding(
             "access refused",

@@ -36,14 +36,24 @@ from shadeproxy.config.fields import Address
 from shadeproxy.config.sections import AUTO, OWN_NAMESPACE
 from shadeproxy.core import interpreter
 from shadeproxy.core.cores import available_cores
-from shadeproxy.core.errors import ConfigError, NoCredentials, NotS3, OriginAnswer, OriginError
+from shadeproxy.core.errors import (
+    ConfigError,
+    CredentialsUnresolved,
+    NoCredentials,
+    NotS3,
+    OriginAnswer,
+    OriginError,
+)
 from shadeproxy.core.memory_limit import memory_limit
 from shadeproxy.core.units import format_size
 
-_CREDENTIAL_CODES = frozenset(
+CREDENTIAL_CODES = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 )
 
+WRONG_KEYS = (
+    "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS files, or what [origin.credentials] names"
+)
 _UNOPTIMISED = "; misses cost about a sixth more CPU than with one that is, as those of distributions are"
 _INTERPRETED = (
     "interpreted; hits cost less CPU once a C compiler and the Python headers are there "
@@ -242,7 +252,7 @@ def _change(error: OriginError | ConfigError) -> str:
         return "correct the setting"
     if isinstance(error, OriginAnswer):
         return _change_of(error)
-    if isinstance(error, NotS3):
+    if isinstance(error, NotS3 | CredentialsUnresolved):
         return error.hint
     return "check origin.endpoint, the network, and that the server runs"
 
@@ -250,8 +260,8 @@ def _change(error: OriginError | ConfigError) -> str:
 def _change_of(error: OriginAnswer) -> str:
     if isinstance(error, NoCredentials):
         return error.hint
-    if error.code in _CREDENTIAL_CODES:
-        return "correct [origin.credentials]; the origin does not know this key or its secret"
+    if error.code in CREDENTIAL_CODES:
+        return f"{WRONG_KEYS}; the origin does not know this key or its secret"
     if error.code == "NoSuchBucket":
         return "create the bucket at the origin, or name another"
     if error.status in {401, 403}:

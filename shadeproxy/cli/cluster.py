@@ -41,7 +41,7 @@ def status(
     answer = client(config, override, url, token).get("/v1/cluster")
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
-    else:
+    elif answer["name"]:
         _show(answer)
     if not answer["name"]:
         raise ShadeProxyError("this proxy is in no cluster; set cluster.name")

@@ -27,11 +27,12 @@ from shadeproxy.tiers.dropping import drop_cache
 from shadeproxy.tiers.origin_change import why_unusable
 from shadeproxy.tiers.room import judge, look_at
 from shadeproxy.tiers.segment import SUFFIX
-from shadeproxy.tiers.version import OTHER_ORIGIN, other_origin, read_version
+from shadeproxy.tiers.version import OTHER_ORIGIN, VERSION_NAME, other_origin, read_version
 
 _PROCESSES = Path("/proc")
 _TABLES = ("tcp", "tcp6")
 _LISTENING = "0A"
+_FIRST_FILES_BYTES = 64 * 1024  # For the marks, the lock and the tombstones of a new tier.
 
 
 class Holder(NamedTuple):
@@ -104,6 +105,14 @@ def check_tier(settings: Settings, tier: TierSetting) -> CheckRow:
     if found is not None and not found.ok:
         return found
     room = look_at(tier.path)
+    if room.free_bytes < _FIRST_FILES_BYTES and not (tier.path / VERSION_NAME).exists():
+        return CheckRow(
+            name,
+            ok=False,
+            detail=f"{tier.path} has no cache yet, and {format_size(room.free_bytes)} free: a start needs"
+            " room for its first files",
+            change=f"free space there, or choose another {name}",
+        )
     verdict = judge(
         tier.key, tier.path, room, capacity_bytes=tier.capacity_bytes, min_free_bytes=tier.min_free_bytes
     )

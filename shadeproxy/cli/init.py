@@ -6,6 +6,7 @@ The file is written only after the origin has answered, and only if it can be lo
 import asyncio
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,15 @@ from urllib.parse import urlsplit
 import typer
 
 from shadeproxy.app.origins import build_origin
+from shadeproxy.cli.check import CREDENTIAL_CODES, WRONG_KEYS
 from shadeproxy.config import Settings
-from shadeproxy.core.errors import ConfigError, NoCredentials, OriginAnswer, ShadeProxyError
+from shadeproxy.core.errors import (
+    ConfigError,
+    CredentialsUnresolved,
+    NoCredentials,
+    OriginAnswer,
+    ShadeProxyError,
+)
 from shadeproxy.core.memory_limit import memory_limit
 
 _MIB, _GIB = 1024**2, 1024**3
@@ -42,6 +50,13 @@ def write_config(origin: str, path: Path, *, region: str, force: bool) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror}; name another with --out") from None
     finally:
         written.unlink(missing_ok=True)
+    if is_anonymous:
+        typer.echo(
+            "note: no keys were found, and the origin answers without them: requests will not be signed."
+            " If your buckets need keys, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and run this again"
+            " with --force",
+            err=True,
+        )
     typer.echo(f"{answer}\nwrote {path}; now: shadeproxy serve --config {path}")
 
 
@@ -57,7 +72,11 @@ def _origin_lines(origin: str, region: str) -> dict[str, str]:
 
 
 def _settings(lines: dict[str, str]) -> Settings:
-    return Settings.load(None, [f"{key}={json.dumps(value)}" for key, value in lines.items()])
+    try:
+        return Settings.load(None, [f"{key}={json.dumps(value)}" for key, value in lines.items()])
+    except ConfigError as error:
+        # The user did not write --set: the value is that of the argument or of --region.
+        raise ConfigError(re.sub(r"^--set \S+: ", "", str(error), flags=re.MULTILINE)) from None
 
 
 def _ask(lines: dict[str, str]) -> tuple[str, bool]:
@@ -71,6 +90,11 @@ def _ask(lines: dict[str, str]) -> tuple[str, bool]:
             return asyncio.run(_probe(_settings(lines | {"origin.credentials": "anonymous"}))), True
         except OriginAnswer:
             raise ShadeProxyError(f"{lines['origin.endpoint']} asks for keys: {error.hint}") from None
+    except OriginAnswer as error:
+        advice = WRONG_KEYS if error.code in CREDENTIAL_CODES else "look at the keys' rights, and --region"
+        raise ShadeProxyError(f"{lines['origin.endpoint']} answers {error}; {advice}") from None
+    except CredentialsUnresolved as error:
+        raise ShadeProxyError(f"{error}; {error.hint}") from None
 
 
 async def _probe(settings: Settings) -> str:

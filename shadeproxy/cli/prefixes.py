@@ -18,7 +18,7 @@ from rich.table import Table
 
 from shadeproxy.cli.control import LONG_TIMEOUT_S, ControlClient
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
-from shadeproxy.core.units import format_size
+from shadeproxy.core.units import format_count, format_size
 
 _INTERVAL_S = 0.2
 
@@ -57,6 +57,10 @@ def purge_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bo
     """Purge a prefix, and print what was dropped. If the purge takes long, show its progress. Raises
     ShadeProxyError if some of it could not be dropped.
     """
+    if not uri:
+        raise ConfigError(
+            "write s3://bucket or s3://bucket/prefix, or --all to empty the directories of a stopped proxy"
+        )
     body = body_of(uri, namespace, dry_run=dry_run)
     answer: Answer = client.post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)
     if "id" in answer:
@@ -73,8 +77,10 @@ def purge_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bo
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
-    counts = ", ".join(f"{name} {answer[name]}" for name in ("objects", "pages", "bytes") if name in answer)
-    typer.echo(f"{'would purge' if dry_run else 'purged'} {uri}: {counts}")
+    # Older proxies do not send all of these fields.
+    counts = [format_count(answer[f"{name}s"], name) for name in ("object", "page") if f"{name}s" in answer]
+    counts += [format_size(answer["bytes"])] if "bytes" in answer else []
+    typer.echo(f"{'would purge' if dry_run else 'purged'} {uri}: {', '.join(counts)}")
 
 
 def _watched(

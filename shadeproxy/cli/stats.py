@@ -20,6 +20,7 @@ _MOST_WIDTH = 1000
 # on its way.
 _READS = ("reads", "hits", "by bytes", "ram", "disk", "joined", "origin", "bypass", "bytes")
 _NOT_BY_JOB = ("joined", "bypass")
+_NO_EPOCH = "unknown"
 
 
 def render_stats(stats: Mapping[str, Any]) -> Group:
@@ -127,6 +128,8 @@ def _jobs(jobs: Mapping[str, Any]) -> Table:
     table = _table("jobs", "job", "epoch", *columns, "stall")
     for name, job in sorted(jobs.items()):
         for epoch, reads in sorted(job["epochs"].items(), key=lambda one: epoch_order(one[0])):
+            if epoch == _NO_EPOCH and not (reads["requests"] or reads["stall_s"]):
+                continue  # It only counts what prefetches between two epochs took from the origin.
             shown = [
                 cell for column, cell in zip(_READS, _reads(reads), strict=True) if column not in _NOT_BY_JOB
             ]

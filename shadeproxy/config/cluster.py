@@ -3,14 +3,16 @@ carries the hints.
 """
 
 import math
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainValidator, field_validator, model_validator
+from pydantic import PlainValidator, field_validator, model_validator
 
 from shadeproxy.config.fields import (
     Address,
     Duration,
     EngineUrl,
+    FilePath,
     Listen,
     Section,
     WrongKeys,
@@ -25,7 +27,7 @@ _LEAST_LEASE_S, _MOST_LEASE_S = 0.3, 60.0
 _LEAST_SECRET = 16
 _MOST_WEIGHT = 1 << 20
 _BY_REFERENCE = 'set cluster.secret to "env:NAME" or "file:PATH", the same for every proxy'
-_CLUSTER_NAME = Annotated[str, Field(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def _parse_weight(value: Any) -> float | str:
@@ -43,10 +45,10 @@ def _parse_weight(value: Any) -> float | str:
 class Cluster(Section):
     """The table ``[cluster]``. ``name``: the name of the cluster, or "" for a proxy that is in no cluster."""
 
-    name: _CLUSTER_NAME = ""
+    name: str = ""
     engine: EngineUrl = "redis://127.0.0.1:6379/0"
     engine_password: Reference = ""
-    engine_ca_file: str = ""
+    engine_ca_file: FilePath = ""
     engine_failover: Duration = 0.0
     secret: Reference = ""
     listen: Listen = Address("127.0.0.1", 9002)
@@ -54,10 +56,17 @@ class Cluster(Section):
     weight: Annotated[float | str, PlainValidator(_parse_weight)] = NODE_WEIGHT
     pages: Literal["local", "owned"] = "local"
     peer_timeout: Duration = 1.0
-    peer_ca_file: str = ""
+    peer_ca_file: FilePath = ""
     cut_off: Literal["datasets", "check", "rule"] = "datasets"
     lease: Duration = 3.0
     leave_after: Duration = 120.0
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if value and not _NAME.fullmatch(value):
+            raise ValueError("write 1 to 64 of A-Z a-z 0-9 . _ -, a letter or digit first")
+        return value
 
     @field_validator("lease")
     @classmethod

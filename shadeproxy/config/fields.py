@@ -7,6 +7,7 @@ the value was set. Each value can be written as text from which the parser makes
 
 import ipaddress
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,6 +183,8 @@ Size = Annotated[int, PlainValidator(_size), PlainSerializer(write_size)]
 Speed = Annotated[int, PlainValidator(_speed), PlainSerializer(write_size)]
 Duration = Annotated[float, PlainValidator(_duration), PlainSerializer(write_duration)]
 Url = Annotated[str, AfterValidator(_url)]
+FilePath = Annotated[str, AfterValidator(os.path.expanduser)]
+"""A path as text. A leading "~" stands for the home directory."""
 CollectorUrl = Annotated[str, AfterValidator(_collector_url)]
 EngineUrl = Annotated[str, AfterValidator(_engine_url)]
 Right = Literal["read", "write", "list"]

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, field_
 from shadeproxy.config.fields import (
     Address,
     Duration,
+    FilePath,
     Listen,
     Right,
     Section,
@@ -21,6 +22,7 @@ from shadeproxy.config.fields import (
     path_or,
     write_size,
 )
+from shadeproxy.config.origin_limits import Retry, Timeouts
 from shadeproxy.config.otel import Otel
 from shadeproxy.config.secrets import (
     OriginCredentials,
@@ -102,8 +104,8 @@ def _parse_workers(value: Any) -> int | str:
 
 
 class Tls(Section):
-    cert: str = ""
-    key: str = ""
+    cert: FilePath = ""
+    key: FilePath = ""
 
     @model_validator(mode="after")
     def _both(self) -> Self:
@@ -159,37 +161,33 @@ class ControlListener(Section):
         return resolve("control.token", self.token)
 
 
-class Timeouts(Section):
-    connect: Duration = 5.0
-    read: Duration = 30.0
-    first_byte: Duration = 25.0
-    window: Duration = 30.0
-    min_rate: Size = 1 * _KIB
-
-
-class Retry(Section):
-    attempts: Annotated[int, Field(ge=1, le=20)] = 4
-    backoff: Duration = 0.1
-    max_backoff: Duration = 5.0
+_MOST_ORIGIN_NAME = 256
 
 
 class OriginSection(Section):
     kind: Literal["s3", "file"] = "s3"
-    name: Annotated[str, Field(max_length=256, pattern=r"^[ -~]*$")] = ""
+    name: str = ""
     endpoint: Url = ""
     region: str = ""
     addressing: Literal["auto", "path", "virtual"] = "auto"
     max_connections: Annotated[int, Field(ge=1, le=4096)] = 128
-    ca_file: str = ""
+    ca_file: FilePath = ""
     trailing_checksums: Literal["auto", "always", "never"] = "auto"
     bucket_names: Literal["auto", "global", "account"] = "auto"
     reserved_names: tuple[str, ...] = ("admin", "auth", "minio", "swift")
-    path: str = ""
+    path: FilePath = ""
     delay: Duration = 0.0
     bandwidth: Speed = 0
     credentials: OriginCredentials = OriginCredentials()
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()
+
+    @field_validator("name")
+    @classmethod
+    def _fits_a_line(cls, value: str) -> str:
+        if len(value) > _MOST_ORIGIN_NAME or not (value.isascii() and value.isprintable()):
+            raise ValueError(f"write at most {_MOST_ORIGIN_NAME} characters of printable ASCII")
+        return value
 
     @model_validator(mode="after")
     def _file_needs_path(self) -> Self:
@@ -395,5 +393,5 @@ class Telemetry(Section):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     access_log: bool = False
-    trace: str = ""
+    trace: FilePath = ""
     otel: Otel = Otel()

@@ -198,6 +198,18 @@ class OriginUnavailable(OriginError):
         self.retry_after_s = retry_after_s
 
 
+class CredentialsUnresolved(OriginUnavailable):
+    """A profile, file, process or service of AWS did not give the credentials for the origin, so the request
+    was not sent. ``hint``: what to correct.
+    """
+
+    code = "CredentialsUnresolved"
+    hint = (
+        "correct the profile, file, process or role that should give them (AWS_PROFILE, ~/.aws), or name"
+        " others in [origin.credentials]"
+    )
+
+
 class WriterUnavailable(OriginUnavailable):
     """The node of the cluster that executes writes of this object did not take the write. Nothing was
     written.

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import structlog
 
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.errors import NoCredentials, OriginAnswer, OriginUnavailable
+from shadeproxy.core.errors import CredentialsUnresolved, NoCredentials, OriginAnswer
 from shadeproxy.core.sigv4 import Credentials
 
 _log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ class CredentialProvider(Protocol):
 
     async def credentials(self) -> Credentials | None:
         """Return the credentials to sign with; None if requests are not to be signed. Raises OriginAnswer
-        403, OriginUnavailable.
+        403, CredentialsUnresolved.
         """
         ...
 
@@ -115,7 +115,7 @@ class ChainCredentials:
 
             reason = f"the origin's credentials could not be resolved: {reason_of(error)}"
             if self.current is None or self._resolved.refresh_needed(0):
-                raise OriginUnavailable(reason) from None
+                raise CredentialsUnresolved(reason) from None
             _log.warning("credentials_not_renewed", reason=reason)
         finally:
             self._loading = None

@@ -356,7 +356,9 @@ def _why_not_connected(error: NotConnected) -> str:
     if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
         # The text of the event loop's error would repeat the address.
         return f"{os.strerror(cause.errno)}; check origin.endpoint"
-    return f"{cause}; check origin.endpoint"
+    # The number of an error of getaddrinfo tells people nothing.
+    reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else cause
+    return f"{reason}; check origin.endpoint"
 
 
 def _why_failed(error: BaseException) -> str:

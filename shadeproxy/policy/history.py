@@ -117,8 +117,8 @@ def age_bin(age: float) -> int:
 
 
 def gap_group(states: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the gap group of each state. States of one read are group 0; every three octaves of the mean gap
-    are one further group.
+    """Return the gap group of each state. Pages that were read once have no gap between reads, and are group
+    0. All others are grouped by their mean gap: three octaves are one group.
     """
     octave = (states - 1) // _RATIOS % GAP_OCTAVES
     return np.where(states == 0, 0, 1 + octave // 3)

@@ -61,8 +61,8 @@ def judge(key: str, path: Path, room: Room, *, capacity_bytes: int, min_free_byt
             False,
             f"{key}.capacity is {format_size(capacity_bytes)}{kept}, but the file system of {path} has"
             f" {format_size(room.total_bytes)} in all",
-            f'set {key}.capacity to at most "{max(most_bytes, 0) // _MIB} MiB", choose another {key}.path, or'
-            " enlarge it (tmpfs: mount -o remount,size=..., docker --shm-size)",
+            f"{_smaller(key, most_bytes, min_free_bytes)}choose another {key}.path, or enlarge it (tmpfs:"
+            " mount -o remount,size=..., docker --shm-size)",
         )
     room_bytes = max(room.free_bytes + room.own_bytes - min_free_bytes, 0)
     if capacity_bytes > room_bytes:
@@ -70,8 +70,7 @@ def judge(key: str, path: Path, room: Room, *, capacity_bytes: int, min_free_byt
             True,
             f"{path} has room for {format_size(room_bytes)}, not for {format_size(capacity_bytes)}{kept}:"
             " the tier holds less",
-            f'free space there, set {key}.capacity to at most "{room_bytes // _MIB} MiB", or choose another'
-            f" {key}.path",
+            f"free space there, {_smaller(key, room_bytes, min_free_bytes)}or choose another {key}.path",
         )
     if not room.inodes_left:
         return Verdict(
@@ -80,3 +79,12 @@ def judge(key: str, path: Path, room: Room, *, capacity_bytes: int, min_free_byt
             f"delete files there, or choose another {key}.path",
         )
     return Verdict(True)
+
+
+def _smaller(key: str, most_bytes: int, min_free_bytes: int) -> str:
+    """Return the advice to lower settings so that the tier fits. It ends with ", ". Return "" if no capacity
+    would help.
+    """
+    if most_bytes >= _MIB:
+        return f'set {key}.capacity to at most "{most_bytes // _MIB} MiB", '
+    return f"lower {key}.min_free and {key}.capacity, " if min_free_bytes else ""

@@ -199,9 +199,9 @@ class Tombstones:
         self.doubted = True
 
     def turn(self) -> int:
-        """Begin to write new names into the half of the file that is not in use now, if that half is empty.
-        Return a token for the half that gets no more names. When every record dropped so far is erased, pass
-        the token to ``forget``, once.
+        """Write new names into the other half of the file from now on, if that half is empty. Return a token
+        for the half that then gets no new names. When every record dropped so far is erased, pass the token
+        to ``forget``, once.
         """
         with self._lock:
             if not self._places[1 - self._half]:

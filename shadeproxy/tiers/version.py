@@ -47,8 +47,9 @@ def read_version(path: Path) -> Version | None:
 def other_origin(path: Path, known: str, contents: str) -> tuple[str, str]:
     """Return two texts for a directory that caches another origin: what is wrong, and what to change."""
     known = known or "an unnamed origin"
+    setting = "origin.path" if contents.startswith("file ") else "origin.endpoint"
     remedy = (
-        f'correct origin.endpoint; or, if both are one origin, set origin.name = "{known}"; or drop'
+        f'correct {setting}; or, if both are one origin, set origin.name = "{known}"; or drop'
         " the cache (shadeproxy purge --all), choose another directory, or set"
         ' cache.on_other_origin = "set-aside" to keep it beside a new one'
     )

@@ -105,6 +105,17 @@ REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_
             "set AWS_ACCESS_KEY_ID",
         ),
         (
+            {
+                "probe_error": "the config profile (nope) could not be found",
+                "probe_code": "CredentialsUnresolved",
+                "probe_hint": "correct the profile",
+            },
+            "no credentials",
+            "wrong",
+            "the config profile (nope) could not be found",
+            "correct the profile",
+        ),
+        (
             {"probe_error": "403 Other", "probe_status": 403, "probe_code": "Other"},
             "access refused",
             "wrong",
@@ -172,7 +183,7 @@ REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_
             "tier disk too big",
             "wrong",
             "has 1.0 GiB in all",
-            "cache.disk.capacity to at most",
+            "lower cache.disk.min_free and cache.disk.capacity",
         ),
         (
             tier(error="Stale file handle", file_system_bytes=0),

@@ -134,7 +134,8 @@ def test_a_need_is_refused_at_once_with_what_the_job_would_get():
     world.sharing.judge("b", "b", JobNeed(samples_per_s=10.0))
     with pytest.raises(NotFeasible) as refused:
         world.sharing.judge("b", "b", JobNeed(samples_per_s=80.0))
-    # The link carries 100 samples a second. Job a has 60; c would have 33 and keeps half of that.
+    # The link carries 100 samples a second. Job a needs 60. Without needs each of the three jobs would have
+    # 33, and job c keeps half of that. Job b gets the rest.
     assert str(refused.value) == (
         "job 'b' cannot have 80 samples a second beside the others: it would get 23.33 samples a second,"
         " 0.29 of it"

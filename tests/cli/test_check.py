@@ -10,14 +10,23 @@ from types import SimpleNamespace
 import pytest
 
 from shadeproxy.app.cluster_agreement import agreed, origin_digest
+from shadeproxy.app.origins import origin_name
 from shadeproxy.cluster.events import WIRE
 from shadeproxy.cluster.log import Seat, ViewRecord
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.view import NodeFacts, seal_facts
 from shadeproxy.config import Settings
-from shadeproxy.core.errors import ConfigError, NoCredentials, NotS3, OriginAnswer, OriginUnavailable
+from shadeproxy.core.errors import (
+    ConfigError,
+    CredentialsUnresolved,
+    NoCredentials,
+    NotS3,
+    OriginAnswer,
+    OriginUnavailable,
+)
 from shadeproxy.core.memory_limit import MemoryLimit
 from shadeproxy.core.types import ListEntry, ListPage
+from shadeproxy.tiers.version import write_version
 from tests.support.cli_origin import FakeOrigin
 from tests.support.cluster_log import FakeLog, Server
 
@@ -95,12 +104,12 @@ def test_it_says_how_python_was_built_where_that_is_certain(check, monkeypatch, 
         (
             OriginAnswer(403, "SignatureDoesNotMatch"),
             "http://store: 403 SignatureDoesNotMatch",
-            "correct [origin.credentials]; the",
+            "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS",
         ),
         (
             OriginAnswer(403, "InvalidAccessKeyId"),
             "http://store: 403 InvalidAccessKeyId",
-            "correct [origin.credentials]; the",
+            "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS",
         ),
         (
             OriginAnswer(403, "AccessDenied"),
@@ -116,6 +125,11 @@ def test_it_says_how_python_was_built_where_that_is_certain(check, monkeypatch, 
             NotS3("http://store is no S3 server: it answers", hint="set origin.endpoint to another"),
             "http://store is no S3 server: it answers",
             "set origin.endpoint to another",
+        ),
+        (
+            CredentialsUnresolved("the config profile (nope) could not be found"),
+            "http://store: the config profile (nope) could not be found",
+            "correct the profile, file, process or role",
         ),
         (ConfigError("no credentials found"), "no credentials found", "correct the setting"),
     ],
@@ -266,6 +280,26 @@ def test_too_little_room_now_is_a_warning_as_serve_starts_with_it(check, file_sy
     assert advice == (
         'free space there, set cache.disk.capacity to at most "3 MiB", or choose another cache.disk.path'
     )
+
+
+def test_a_new_cache_needs_room_for_its_first_files(check, file_system, tmp_path):
+    file_system(total=20, free=0)
+    ((found, advice),) = failures(check.run("--set", "cache.disk.capacity=0"))
+    assert found.endswith("ram has no cache yet, and 0 B free: a start needs room for its first files")
+    assert advice == "free space there, or choose another cache.ram.path"
+    (tmp_path / "ram").mkdir()
+    write_version(tmp_path / "ram", origin_name(Settings()), 4 * 1024**2)
+    result = check.run("--set", "cache.disk.capacity=0", "--set", "cache.ram.capacity=3 MiB")
+    assert not failures(result)
+    ((_, advice),) = warnings(result)
+    assert advice == "free space there, or choose another cache.ram.path"
+
+
+def test_a_capacity_of_nothing_is_no_advice(check, file_system):
+    file_system(total=20, free=10)
+    result = check.run("--set", "cache.disk.capacity=8 MiB", "--set", "cache.disk.min_free=1 GiB")
+    ((_, advice),) = failures(result)
+    assert advice.startswith("lower cache.disk.min_free and cache.disk.capacity, choose another")
 
 
 def test_a_cache_that_is_there_counts_as_room(check, file_system, tmp_path):

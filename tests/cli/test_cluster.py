@@ -85,6 +85,7 @@ def test_status_fails_where_the_proxy_takes_no_part(shade, control, changed, sai
     result = shade("cluster", "status", "--url", control.url)
     assert result.exit_code == 1
     assert said in result.stderr
+    assert bool(result.stdout) == ("name" not in changed)
 
 
 def test_owner_names_the_node(shade, control):

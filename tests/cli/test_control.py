@@ -49,6 +49,16 @@ def test_stats_tables(shade, control, counted):
     assert cells(result.stdout, "1") == ["1", "3.0 KiB", "1"]
 
 
+def test_an_epoch_without_a_number_is_shown_only_if_it_was_read(shade, control, counted):
+    unread = dict.fromkeys(counted["jobs"]["resnet"]["epochs"]["3"], 0) | {"origin_bytes": 4096}
+    counted["jobs"]["resnet"]["epochs"]["unknown"] = unread
+    control.answer = (200, json.dumps(counted))
+    assert "unknown" not in shade("stats", "--url", control.url).stdout
+    unread["requests"] = 1
+    control.answer = (200, json.dumps(counted))
+    assert "unknown" in shade("stats", "--url", control.url).stdout
+
+
 def test_stats_show_needs_once_a_job_has_one(shade, control, counted):
     kept = replace(NO_SHARE, need="slowdown", needs_per_s=90.9, got_per_s=95.0, kept=True, link_share=0.25)
     jobs = {"quick": asdict(kept), "other": asdict(NO_SHARE)}
@@ -145,17 +155,24 @@ def test_address_and_token_come_from_the_configuration(shade, control, monkeypat
 
 
 def test_purge_asks_and_tells(shade, control):
-    control.answer = (200, json.dumps({"uri": "s3://b/p", "dry_run": False, "objects": 3, "pages": 5}))
+    counts = {"objects": 3, "pages": 1, "bytes": 6_000_000}
+    control.answer = (200, json.dumps({"uri": "s3://b/p", "dry_run": False, **counts}))
     result = shade("purge", "s3://b/p", "--url", control.url)
-    assert result.stdout == "purged s3://b/p: objects 3, pages 5\n"
+    assert result.stdout == "purged s3://b/p: 3 objects, 1 page, 5.7 MiB\n"
     assert control.requests == [("POST", "/v1/purge", None, {"uri": "s3://b/p", "dry_run": False})]
+
+
+def test_purge_without_a_prefix_names_both_ways(shade, control):
+    result = shade("purge", "--url", control.url)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: write s3://bucket or s3://bucket/prefix, or --all to empty")
 
 
 def test_purge_dry_run_and_json(shade, control):
     answer = {"dry_run": True, "pages": 5}
     control.answer = (200, json.dumps(answer))
     assert (
-        shade("purge", "s3://b", "--dry-run", "--url", control.url).stdout == "would purge s3://b: pages 5\n"
+        shade("purge", "s3://b", "--dry-run", "--url", control.url).stdout == "would purge s3://b: 5 pages\n"
     )
     assert control.requests[0][3] == {"uri": "s3://b", "dry_run": True}
     assert json.loads(shade("purge", "s3://b", "--json", "--url", control.url).stdout) == answer

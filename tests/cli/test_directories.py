@@ -99,6 +99,9 @@ def test_the_cache_of_another_origin_fails_with_the_text_of_serve(check, ram, tm
         ' cache.on_other_origin = "set-aside" to keep it beside a new one'
     )
     assert snapshot(tmp_path) == before
+    result = check.run("--set", "origin.kind=file", "--set", f"origin.path={tmp_path}")
+    ((_, advice), *_) = rows(result, "failed")
+    assert advice.startswith("correct origin.path; or, if both are one origin,")
 
 
 def test_a_directory_that_was_never_used_is_well_for_any_origin(check, ram, tmp_path):

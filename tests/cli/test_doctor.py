@@ -7,6 +7,7 @@ import json
 import msgspec
 import pytest
 
+from shadeproxy.cli.check import WRONG_KEYS
 from shadeproxy.cli.doctor import examine
 from shadeproxy.core.errors import NoListener, OriginAnswer
 from tests.support.cli_origin import FakeOrigin
@@ -57,7 +58,7 @@ def test_an_endpoint_that_was_given_is_tried_and_named(doctor, check):
     assert lines[0].startswith("wrong   not running: ")
     assert lines[2:] == [
         "wrong   origin: http://store:7480: 403 SignatureDoesNotMatch",
-        "        change: correct [origin.credentials]; the origin does not know this key or its secret",
+        f"        change: {WRONG_KEYS}; the origin does not know this key or its secret",
     ]
 
 

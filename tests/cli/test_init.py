@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from shadeproxy.config import Settings
-from shadeproxy.core.errors import NoCredentials, OriginAnswer, OriginUnavailable
+from shadeproxy.core.errors import CredentialsUnresolved, NoCredentials, OriginAnswer, OriginUnavailable
 from tests.support.cli_origin import FakeOrigin
 
 
@@ -52,7 +52,9 @@ def test_a_directory_is_an_origin_of_buckets(init, tmp_path):
 
 def test_a_store_that_takes_requests_without_keys_is_asked_without(init, tmp_path):
     init.setup.probes = [NoCredentials("none were found"), None]
-    assert init("http://store").exit_code == 0
+    result = init("http://store")
+    assert result.exit_code == 0
+    assert "note: no keys were found" in result.stderr
     assert 'credentials = "anonymous"' in (tmp_path / "shadeproxy.toml").read_text()
 
 
@@ -66,6 +68,15 @@ def test_a_store_that_takes_requests_without_keys_is_asked_without(init, tmp_pat
         (
             [OriginUnavailable("the origin http://store cannot be reached: refused")],
             "cannot be reached: refused",
+        ),
+        (
+            [OriginAnswer(403, "SignatureDoesNotMatch")],
+            "error: http://store answers 403 SignatureDoesNotMatch; correct AWS_ACCESS_KEY_ID and",
+        ),
+        ([OriginAnswer(403, "AccessDenied")], "403 AccessDenied; look at the keys' rights, and --region\n"),
+        (
+            [CredentialsUnresolved("the config profile (nope) could not be found")],
+            "error: the config profile (nope) could not be found; correct the profile, file, process or role",
         ),
     ],
 )
@@ -95,6 +106,14 @@ def test_a_name_that_is_neither_url_nor_directory(init):
     assert (
         "error: store:9000 is neither a URL nor a directory: write https://host for an object"
         in result.stderr
+    )
+
+
+def test_a_url_with_a_path_is_explained_without_an_option_that_was_not_written(init):
+    result = init("http://store/bucket")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        'error: origin.endpoint = "http://store/bucket": write "http://host:port" or'
     )
 
 

@@ -155,7 +155,7 @@ def test_a_long_purge_is_watched_to_its_end(shade, control, answering):
     )
     result = shade("purge", "s3://b/d/", "--url", control.url)
     assert result.exit_code == 0
-    assert result.stdout == "purged s3://b/d/: objects 1200, pages 1500, bytes 3145728\n"
+    assert result.stdout == "purged s3://b/d/: 1,200 objects, 1,500 pages, 3.0 MiB\n"
     assert "1200/1200" in result.stderr
     assert control.requests == [
         ("POST", "/v1/purge", None, {"uri": "s3://b/d/", "dry_run": False}),

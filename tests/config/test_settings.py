@@ -65,6 +65,27 @@ def test_lists_in_the_environment_are_json(monkeypatch):
     assert settings.origin.credentials.source == "anonymous"
 
 
+def test_a_tilde_is_the_home_directory_in_each_path(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    settings = Settings.load(
+        None,
+        [
+            "origin.kind=file",
+            "origin.path=~/data",
+            "origin.ca_file=~/ca.pem",
+            's3.tls={cert="~/a", key="~/b"}',
+            "telemetry.trace=~/reads.npz",
+            "cluster.engine_ca_file=~/engine.pem",
+            "cluster.peer_ca_file=~/peer.pem",
+        ],
+    )
+    assert (settings.origin.path, settings.origin.ca_file) == ("/home/me/data", "/home/me/ca.pem")
+    assert (settings.s3.tls.cert, settings.s3.tls.key) == ("/home/me/a", "/home/me/b")
+    assert settings.telemetry.trace == "/home/me/reads.npz"
+    assert settings.cluster.engine_ca_file == "/home/me/engine.pem"
+    assert settings.cluster.peer_ca_file == "/home/me/peer.pem"
+
+
 def test_directories_follow_the_user(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     settings = Settings.load(None, ["cache.ram.path=~/ram"])
@@ -109,6 +130,10 @@ UNREADABLE = [
         '{file}: origin.endpoint = "http://h/b": write "http://host:port" or',
     ),
     ("[origin]\nmax_connections = 0", "{file}: origin.max_connections = 0: write 1 or more"),
+    (
+        '[origin]\nname = "caf\u00e9"',
+        '{file}: origin.name = "caf\u00e9": write at most 256 characters of printable ASCII',
+    ),
     ("[origin.retry]\nattempts = 99", "{file}: origin.retry.attempts = 99: write 20 or less"),
     ('[origin.retry]\nattempts = "x"', '{file}: origin.retry.attempts = "x": write a whole number'),
     ("[origin.retry]\nattempts = 1.5", "{file}: origin.retry.attempts = 1.5: write a whole number"),

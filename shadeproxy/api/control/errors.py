@@ -60,6 +60,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.NoCredentials: (502, "no_credentials"),
     core.NotS3: (503, "origin_unavailable"),
     core.OriginUnavailable: (503, "origin_unavailable"),
+    core.CredentialsUnresolved: (503, "origin_unavailable"),
     core.WriterUnavailable: (503, "origin_unavailable"),
     core.OutcomeUnknown: (502, "origin_failed"),
     core.WriteUnconfirmed: (502, "origin_failed"),

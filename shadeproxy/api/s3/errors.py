@@ -61,6 +61,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.NoCredentials: Row(403, "AccessDenied"),
     errors.NotS3: Row(503, "ServiceUnavailable", 1),
     errors.OriginUnavailable: Row(503, "ServiceUnavailable", 1),
+    errors.CredentialsUnresolved: Row(503, "ServiceUnavailable", 1),
     errors.WriterUnavailable: Row(503, "ServiceUnavailable", 1),
     errors.OutcomeUnknown: Row(500, "InternalError"),
     errors.WriteUnconfirmed: Row(500, "InternalError"),

@@ -242,7 +242,7 @@ class Residents:
             self._positions[slot] = self.members[tier].append(slot)
 
     def abandon(self, slot: int, tier: int) -> None:
-        """Remove a slot whose page cannot be read from the members of its tier. Call ``remove`` next."""
+        """Take a slot out of its tier's members, because its page cannot be read. Call ``remove`` next."""
         moved = self.members[tier].swap_remove(position := self._positions[slot])
         if moved >= 0:
             self._positions[moved] = position

@@ -93,7 +93,9 @@ class EvictionPool:
         return worst
 
     def forget(self) -> None:
-        """Empty the pool, because some of its pages may be pinned now. The next candidate draws a sample."""
+        """Empty the pool, because some of its pages may be pinned now. For the next
+        candidate, a new sample of pages is drawn.
+        """
         self._left = 0
 
     def left(self, tick: float) -> int:

@@ -143,7 +143,7 @@ class Pinning:
         return True
 
     def _verdicts(self, names: list[GroupName]) -> NDArray[np.int8]:
-        """Return for each group whether all, none or only some of its pages are pinned: int8[n]."""
+        """Return how many pages of each group are pinned, as int8[n] of _ALL, _NONE or _SOME."""
         if self._judged_version != self._pins.version:
             self._judged, self._judged_version = {}, self._pins.version
         words, judged = {False: _NONE, True: _ALL, None: _SOME}, self._judged

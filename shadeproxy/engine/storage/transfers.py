@@ -192,7 +192,7 @@ class Transfers:
             )
 
     def note_left_to_origin(self, slot: int) -> None:
-        """Count a read that the origin answers, being faster than the page's disk now (``LoadQueue``)."""
+        """Count a read that is left to the origin, because the page's disk is slower now (``LoadQueue``)."""
         self._stats.record_left_to_origin(self._media[self._residents.tiers[slot]].tier.name)
 
     def _first_place(self, slot: int) -> tuple[int, Location | None]:

@@ -155,7 +155,9 @@ async def test_a_client_that_stands_at_the_same_place_of_another_answer_goes_on(
 
 
 async def test_lists_of_objects_to_delete_share_bounded_memory(make_proxy, monkeypatch):
-    """Uploads that are held whole leave the memory of these lists alone."""
+    """While one list of objects to delete fills the memory for such lists, another list gets 503. Uploads
+    have memory of their own.
+    """
     proxy = await make_proxy(trailed_budget_bytes=0)
     proxy.origin.put("b", "seed", b"seed")
     monkeypatch.setattr(proxy.handler._forwarder, "_deletes", Ledger(1 << 20, max_wait_s=0.1))
