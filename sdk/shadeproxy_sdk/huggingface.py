@@ -225,7 +225,7 @@ class SampleCollator:
             return self._collate(list(samples))
         features, ids = zip(*samples, strict=True)
         batch = self._collate(list(features))
-        batch[SAMPLE_IDS] = torch.tensor(ids, dtype=torch.int64)
+        batch[SAMPLE_IDS] = torch.tensor(ids, dtype=torch.int64, device="cpu")
         return batch
 
 

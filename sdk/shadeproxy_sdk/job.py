@@ -12,7 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -79,6 +79,13 @@ class Job:
         OPEN_JOBS.add(self)
         self._sender = BackgroundSender(
             self._deliver, interval_s=interval_s, name=f"shade-job-{name}", hurry=self._proxy.hurry
+        )
+
+    def __reduce__(self) -> NoReturn:
+        """Raise ConfigError: a job has threads, so it can be neither pickled nor copied."""
+        raise ConfigError(
+            f"job {self.name!r} stays in the process that made it: give workers the dataset without the job, "
+            "and save sampler.state_dict() in place of the sampler"
         )
 
     @property

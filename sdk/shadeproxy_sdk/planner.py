@@ -290,7 +290,8 @@ class Planner:
         settings, read = self._settings, self._read * self._job.world_size
         generator = torch.Generator()
         generator.manual_seed(int(settings.seed) + epoch)
-        shuffled = torch.randperm(self._samples, generator=generator).numpy()
+        # Name the device: ``torch.set_default_device`` may have set another one.
+        shuffled = torch.randperm(self._samples, generator=generator, device="cpu").numpy()
         if settings.mode == "importance" and read < self._samples:
             part = floor_part(
                 self._samples,

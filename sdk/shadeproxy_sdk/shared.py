@@ -30,6 +30,10 @@ class SharedInteger:
     def value(self, value: int) -> None:
         self._cell.value = value
 
+    def __deepcopy__(self, _memo: dict[int, Any]) -> "SharedInteger":
+        # A copied dataset belongs to the same run, and must notice when the next epoch begins.
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
         # Shared memory can be passed on only to a child process that is being started.
         return {"cell": self._cell if get_spawning_popen() is not None else None, "value": self.value}

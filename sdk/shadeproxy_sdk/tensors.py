@@ -21,6 +21,11 @@ from shadeproxy_sdk.bulk import parts
 from shadeproxy_sdk.client import Client
 from shadeproxy_sdk.manifest import Manifest
 
+_MARK = "_shade_batch"
+"""Attribute of the storages that hold one batch, and nothing else. Torch keeps the attributes of a storage as
+long as any tensor uses it.
+"""
+
 
 def as_tensor(data: Data) -> Tensor:
     """Return a writable tensor u8[len(data)] with a copy of the bytes.
@@ -99,13 +104,18 @@ def _tensors(batch: BatchBuffer, buffer: Tensor | None) -> list[Tensor]:
 def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Turn samples ``(*values, id)`` into a batch ``(*batched values, ids)``.
 
-    Tensors of one shape that lie side by side in memory, as those of ``as_tensor`` do, are batched without a
-    copy. All other values are batched by torch's default_collate. The ids become int64 (b,).
+    Tensors of one shape that lie side by side in the memory of a batch, as those of ``as_tensor`` do, are
+    batched without a copy. All other values are batched by torch's default_collate. The ids become int64
+    (b,), in main memory also if ``torch.set_default_device`` names another device.
     """
     if isinstance(samples, Stacked):
-        return samples.values, torch.tensor(samples.ids, dtype=torch.int64)
+        return samples.values, _ids(samples.ids)
     *columns, ids = zip(*samples, strict=True)
-    return (*map(_batch, columns), torch.tensor(ids, dtype=torch.int64))
+    return (*map(_batch, columns), _ids(ids))
+
+
+def _ids(ids: Sequence[int]) -> Tensor:
+    return torch.tensor(ids, dtype=torch.int64, device="cpu")
 
 
 def _batch(column: Sequence[Any]) -> Any:
@@ -120,8 +130,11 @@ def _batch(column: Sequence[Any]) -> Any:
 
 
 def _follow(column: Sequence[Any]) -> bool:
-    """Return whether the tensors have one shape and type, and each begins in memory where the one before it
-    ends.
+    """Return whether the tensors lie in the buffer of a batch, have one shape and type, and each begins where
+    the one before it ends.
+
+    Other tensors may lie side by side too, as the rows of a table that ``decode`` returns. The batch must be
+    a copy of these: if the training loop changes it in place, the table must stay as it is.
     """
     first = column[0]
     size = first.nbytes
@@ -129,6 +142,8 @@ def _follow(column: Sequence[Any]) -> bool:
         return False
     shape, dtype, address = first.shape, first.dtype, first.data_ptr()
     storage = first.untyped_storage()
+    if not getattr(storage, _MARK, False):
+        return False
     # The storages of living tensors never overlap. So a tensor whose memory lies within the first one's
     # storage is a view of it.
     if address + size * len(column) > storage.data_ptr() + storage.nbytes():
@@ -147,12 +162,18 @@ def _follow(column: Sequence[Any]) -> bool:
 
 
 def _buffer(length_bytes: int) -> Tensor:
+    buffer = _allocate(length_bytes)
+    setattr(buffer.untyped_storage(), _MARK, True)
+    return buffer
+
+
+def _allocate(length_bytes: int) -> Tensor:
     if get_worker_info() is not None:
         # Shared memory reaches the training process without a copy, as with torch's default_collate.
         shared = torch.UntypedStorage._new_shared(length_bytes)  # type: ignore[no-untyped-call]  # noqa: SLF001
-        return torch.empty(0, dtype=torch.uint8).set_(shared)
+        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(shared)
     if _has_cuda():
-        return torch.empty(length_bytes, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(length_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
     return torch.from_numpy(np.empty(length_bytes, np.uint8))
 
 

@@ -217,3 +217,30 @@ def test_a_job_that_is_deleted_takes_its_orders_with_it_for_good(trained):
     assert trained.stop() == 0
     trained.start()
     assert json.loads(call(trained, "GET", "/v1/jobs/j"))["order"] is None
+
+
+def test_a_reported_position_does_not_overtake_the_reads_before_it(serve, bucket_directory: Path):
+    """A job whose samples are all cached reads an epoch in a moment, and reports its position. All its reads
+    were announced, although the proxy counts hits only after a short while.
+    """
+    for n in range(COUNT):
+        (bucket_directory / "data" / f"{n:05d}").write_bytes(bytes(100))
+    proxy = serve(origin__kind="file", origin__path=str(bucket_directory))
+    call(proxy, "PUT", "/v1/datasets/d", b'{"bucket": "data", "prefix": ""}')
+    call(proxy, "PUT", "/v1/jobs/j", b'{"dataset": "d"}')
+    ids = "application/vnd.shadeproxy.ids"
+    call(proxy, "POST", "/v1/batch?dataset=d", np.arange(COUNT, dtype="<u4").tobytes(), ids)
+    for epoch in range(3):
+        order = np.random.default_rng(epoch).permutation(COUNT)
+        put_order(proxy, epoch, order)
+        for start in range(0, COUNT, 150):
+            read = order[start : start + 150].astype("<u4")
+            call(proxy, "POST", f"/v1/batch?dataset=d&job=j&epoch={epoch}", read.tobytes(), ids)
+            at = {"epoch": epoch, "rank": 0, "position": start + 150}
+            call(proxy, "POST", "/v1/jobs/j/progress", json.dumps(at).encode())
+    matched = json.loads(call(proxy, "GET", "/v1/jobs/j"))["order"]
+    assert {name: matched[name] for name in ("found", "surprises", "missed")} == {
+        "found": 3 * COUNT,
+        "surprises": 0,
+        "missed": 0,
+    }

@@ -1,3 +1,4 @@
+import copy
 import functools
 import logging
 import pickle
@@ -194,6 +195,15 @@ def test_dataset_survives_a_plain_pickle(data, client):
     assert copy[5] == data[5]
     assert copy.manifest.tag.headers() == {"x-shade-job": "run;epoch=3;rank=0"}
     copy._client.close()
+
+
+def test_a_deep_copy_of_a_dataset_reads_under_the_jobs_epoch(client, data, proxy):
+    job = client.job("run", dataset=data.manifest, interval_s=3600.0)
+    copied = copy.deepcopy(data)
+    job.begin(7)
+    assert copied[0] == data[0]
+    job.close()
+    assert [headers["x-shade-job"] for _, _, headers in proxy.reads] == ["run;epoch=7;rank=0"] * 2
 
 
 def test_collate_batches_values_and_ids():

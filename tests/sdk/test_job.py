@@ -1,5 +1,7 @@
+import copy
 import logging
 import math
+import pickle
 import re
 import threading
 
@@ -400,3 +402,11 @@ def test_a_proxy_without_room_for_a_job_does_not_stop_training(make_job, proxy, 
     job.report([2], [1.0])
     assert job.flush()
     assert 2 in proxy.scores["run"]
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
+def test_a_job_that_is_pickled_or_copied_says_what_to_do_instead(make_job, copied):
+    job = make_job()
+    for holder in (job, shade.ShadeSampler(job)):
+        with pytest.raises(shade.ConfigError, match="give workers the dataset without the job"):
+            copied(holder)

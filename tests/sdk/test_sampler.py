@@ -34,6 +34,12 @@ def test_uniform_is_torchs_distributed_sampler(make_job, world_size, drop_last):
             assert sampler.order(epoch).dtype == np.uint32
 
 
+def test_orders_are_drawn_whatever_the_default_device_is(make_job):
+    expected = list(shade.ShadeSampler(make_job(), seed=3))
+    with torch.device("meta"):
+        assert list(shade.ShadeSampler(make_job(), seed=3)) == expected
+
+
 def test_before_any_score_importance_is_uniform_and_shade_draws_as_published(make_job):
     def order(mode):
         return list(shade.ShadeSampler(make_job(), mode, seed=2))

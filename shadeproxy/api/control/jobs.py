@@ -192,6 +192,9 @@ async def end_rank(context: ControlContext, request: web.Request) -> web.Respons
 async def post_progress(context: ControlContext, request: web.Request) -> web.Response:
     name, report = request.match_info["job"], await read_json(request, ProgressReport)
     progress = Progress(report.epoch, report.position)
+    # The position must not overtake reads that are still in the access log: the order would take them for
+    # unannounced ones.
+    context.count_reads()
     await context.changes.make(ReportProgress(name, report.rank, progress))
     if report.loader is not None and name in context.hints.jobs:
         context.hints.jobs.get(name).loader = LoaderSettings(*msgspec.structs.astuple(report.loader))

@@ -1,7 +1,7 @@
 """Page cache: the resident pages, in a RAM tier and disk tiers. Each page is in one tier only."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 import numpy as np
@@ -30,7 +30,7 @@ from shadeproxy.engine.storage.listing import Listing
 from shadeproxy.engine.storage.load_queue import OriginPace
 from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.pinning import Pinning
-from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
+from shadeproxy.engine.storage.record_reader import ASKED, PagePosition, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
 from shadeproxy.engine.storage.shrinking import Shrinking
 from shadeproxy.engine.storage.transfers import NewPage
@@ -122,14 +122,18 @@ class PageCache:
         """Return the tick: the number of demand reads that placement has counted."""
         return self.placement.tick
 
-    async def view(self, slot: int) -> memoryview:
-        """Return the body of a page, pinned while a view of it lives. The event loop never waits for a device
-        here. Raises TierError if the record has left its tier, or is damaged; the page is then dropped and
-        counted.
+    def view(self, slot: int) -> Coroutine[None, None, memoryview]:
+        """Return the body of the page that has the slot now, pinned while a view of it lives. The event loop
+        never waits for a device here. Raises TierError if the record has left its tier, or is damaged; the
+        page is then dropped and counted.
         """
-        place = self._places.of(slot)
+        # A task may begin only when the slot has another page already, so note the page now.
+        return self._view(slot, self._places.of(slot))
+
+    async def _view(self, slot: int, place: PagePosition) -> memoryview:
         medium = self.media[place.tier]
         try:
+            self._places.require(slot, place)
             if self._places.must_load(slot):
                 header = await self._places.load(place)
                 self._places.require(slot, place)

@@ -92,7 +92,8 @@ def test_as_tensor_of_bytes(length):
     assert (x.dtype, bytes(x.numpy())) == (torch.uint8, b"hello"[:length])
 
 
-WHOLE = torch.arange(24, dtype=torch.uint8)
+WHOLE = tensors._buffer(24)
+WHOLE.copy_(torch.arange(24))
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,25 @@ def test_collate_copies_only_where_it_must(column, copied):
     x, _ = shade.collate([(value, i) for i, value in enumerate(column)])
     assert torch.equal(x, torch.stack([value.view(torch.uint8) for value in column]))
     assert (x.untyped_storage().data_ptr() != WHOLE.untyped_storage().data_ptr()) == copied
+
+
+def test_a_batch_of_rows_of_a_table_is_a_copy():
+    """Rows of a table that ``decode`` returns lie side by side, as the samples of a batch do."""
+    table = torch.arange(12.0).view(3, 4)
+    x, _ = shade.collate([(row, i) for i, row in enumerate(table.unbind())])
+    assert torch.equal(x, table)
+    x.zero_()
+    assert torch.equal(table, torch.arange(12.0).view(3, 4))
+
+
+def test_batches_lie_in_main_memory_whatever_the_default_device_is(data):
+    data, expected = data
+    with torch.device("meta"):
+        x, ids = shade.collate(data.__getitems__([5, 2, 9]))
+        _, alone = shade.collate([(x[0], 4), (x[2], 7)])
+    assert x.device.type == ids.device.type == alone.device.type == "cpu"
+    assert torch.equal(x, expected[[5, 2, 9]])
+    assert ids.tolist() == [5, 2, 9]
 
 
 def test_tensors_that_want_gradients_are_stacked_by_torch():
