@@ -36,7 +36,8 @@ def measure_read_speed(directory: Path, room_bytes: int) -> float:
         _logger.warning("the read speed of %s is unknown: %s", directory, error.strerror)
         return 0.0
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # The speed is only a help, so no error may end the start.
+            path.unlink(missing_ok=True)
 
 
 def _measure(path: Path) -> float:

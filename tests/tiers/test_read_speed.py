@@ -1,5 +1,6 @@
 """The measurement of a directory's read speed leaves no file behind, and never makes a start fail."""
 
+import errno
 import os
 
 from shadeproxy.tiers.read_speed import measure_read_speed
@@ -56,3 +57,11 @@ def test_a_failing_medium_has_no_speed(tmp_path, monkeypatch, caplog):
 
 def test_a_directory_that_is_gone_has_no_speed(tmp_path):
     assert measure_read_speed(tmp_path / "gone", ROOM_BYTES) == 0.0
+
+
+def test_a_medium_that_deletes_no_file_has_an_unknown_speed(tmp_path, monkeypatch):
+    def refuse(*_arguments, **_options):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    assert measure_read_speed(tmp_path, ROOM_BYTES) == 0
