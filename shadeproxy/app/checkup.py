@@ -29,7 +29,7 @@ from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import DeadlineExceeded, NotS3, OriginAnswer, OriginError
+from shadeproxy.core.errors import ConfigError, DeadlineExceeded, NotS3, OriginAnswer, OriginError
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.datasets import Dataset
@@ -206,6 +206,8 @@ class Checkup:
             failure = DeadlineExceeded(f"no answer in {_PROBE_S:g} s")
         except OriginError as error:
             failure = error
+        except ConfigError as error:  # The directory of a "file" origin is gone.
+            failure = OriginError(str(error))
         if failure is None:
             self._health.answered()
         elif not isinstance(failure, DeadlineExceeded) or not self._answered_since(began_s):

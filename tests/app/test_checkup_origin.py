@@ -12,7 +12,7 @@ from shadeproxy.app import checkup
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.fitting import MemoryWatch
 from shadeproxy.config import Settings
-from shadeproxy.core.errors import OriginAnswer, OriginThrottled, OriginUnavailable
+from shadeproxy.core.errors import ConfigError, OriginAnswer, OriginThrottled, OriginUnavailable
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.telemetry.stats import Stats
 from tests.support.clock import ManualClock
@@ -122,6 +122,19 @@ async def test_an_origin_that_dies_while_no_client_reads_is_down_within_16_secon
         await world.pass_by(16)
         assert world.health.answering is True
         assert min(gaps_s(world.probed_s)) >= 15.0
+
+
+async def test_a_directory_that_goes_away_is_an_origin_that_is_down(world):
+    """The probe of a "file" origin then raises ConfigError."""
+    async with world.watched():
+        await world.pass_by(60)
+        assert world.health.answering is True
+        world.outcome = ConfigError("origin.path = '/data' is not a directory")
+        await world.pass_by(16)
+        assert world.health.answering is False
+        finding = (await world.checkup.report())["findings"][0]
+        assert finding["name"] == "origin unreachable"
+        assert "origin.path = '/data' is not a directory" in finding["cause"]
 
 
 async def test_nothing_is_asked_while_requests_show_that_the_origin_answers(world):
