@@ -29,14 +29,7 @@ from shadeproxy.app.tls import ServerTls
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    NotS3,
-    OriginAnswer,
-    OriginError,
-    OriginUnavailable,
-)
+from shadeproxy.core.errors import ConfigError, DeadlineExceeded, NotS3, OriginAnswer, OriginError
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.datasets import Dataset
@@ -214,7 +207,7 @@ class Checkup:
         except OriginError as error:
             failure = error
         except ConfigError as error:  # The directory of a "file" origin is gone.
-            failure = OriginUnavailable(str(error))
+            failure = OriginError(str(error))
         if failure is None:
             self._health.answered()
         elif not isinstance(failure, DeadlineExceeded) or not self._answered_since(began_s):
@@ -249,15 +242,13 @@ class Checkup:
     async def _facts(self) -> ProxyState:
         settings = self._settings.settings
         probe, error = await self._look()
-        used = [
-            tier.used_bytes for tier in self._tiers
-        ]  # A tier frees records first, which no thread may do.
+        # A tier frees records before it counts, which no thread may do.
+        used = [tier.used_bytes for tier in self._tiers]
         tiers = await asyncio.to_thread(self._look_at_tiers, settings, used)
         await self._watch_directories()
         await self._watch_memory()
         state_error = await asyncio.to_thread(_write_error, settings.state.path)
         state_aside = await asyncio.to_thread(_like, settings.state.path / "*.damaged-*")
-        descriptors_open = await asyncio.to_thread(_descriptors_open)
         origin = self._stats.snapshot()["origin"]
         pages = origin["by_kind"].get("get")
         return ProxyState(
@@ -279,7 +270,7 @@ class Checkup:
             state_failing=self._state.failing,
             state_detached="the control state" in self._detached,
             state_aside=state_aside,
-            descriptors_open=descriptors_open,
+            descriptors_open=await asyncio.to_thread(_descriptors_open),
             descriptors_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             connections_refused=int(self._gauge("connections_refused", 0.0)),
             loop_lag_p99_s=self._stats.loop_lag.recent_quantile_s(0.99),

@@ -275,11 +275,10 @@ class Backlog:
         """Drop the progress of a rank that still waits."""
         self._progress.pop((job, rank), None)
 
-    def add_alive(self, job: str) -> None:
-        self._alive.add(job)
-
-    def add_used(self, dataset: str) -> None:
-        self._used.add(dataset)
+    def add_signs(self, alive: Iterable[str], used: Iterable[str]) -> None:
+        """Add jobs that gave a sign of life, and datasets that a call has used."""
+        self._alive.update(alive)
+        self._used.update(used)
 
     def take_signs(self) -> SignsEvent | None:
         """Remove all signs of life; return them as an event, or None if there are none."""

@@ -215,7 +215,7 @@ class Replication:
                 self._problems[name] = str(error)
                 await self._clock.sleep(_AGAIN_S)
             except PeerError as error:  # For example, the snapshot has the seal of another secret.
-                if self._problems.get(name) != str(error):
+                if str(error) != self._problems.get(name):
                     _log.error("hints in the cluster's engine cannot be used", at=name, reason=str(error))
                 self._problems[name] = str(error)
                 await self._clock.sleep(_READ_S)
@@ -387,10 +387,7 @@ class Replication:
                 raise
         self._flushes += 1
         if self._flushes % _ALIVE_EVERY == 0:
-            for job in self._applier.newly_alive():
-                self.backlog.add_alive(job)
-            for dataset in self._applier.newly_used():
-                self.backlog.add_used(dataset)
+            self.backlog.add_signs(self._applier.newly_alive(), self._applier.newly_used())
         if self._flushes % _SIGNS_EVERY == 0:
             async with self._in_order:
                 if (signs := self.backlog.take_signs()) is not None:

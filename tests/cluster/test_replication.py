@@ -77,7 +77,7 @@ async def test_a_rank_that_has_ended_is_not_revived_by_its_last_progress(two, mo
     for rank, one in enumerate((a, b)):
         await one.make(ReportProgress("j", rank, Progress(0, 0)))
         await one.make(EndRank("j", rank))
-        one.replication.backlog.add_alive("j")
+        one.replication.backlog.add_signs(["j"], ())
     await until(lambda: all(one.counters.published >= n + 2 for one, n in zip(two, published, strict=True)))
     await a.score([1], [0.5])
     await until(lambda: b.scores()[1] == 0.5)

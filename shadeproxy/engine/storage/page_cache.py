@@ -70,7 +70,7 @@ class PageCache:
         # Each read calls these two, so they are attributes: a method would cost one more call.
         self.find, self.source = self.residents.find_page, self.hot.source
         self.pins = Pins(Rules()) if pins is None else pins
-        self.groups = PrefixGroups()
+        self.groups = groups = PrefixGroups()
         self.placement = Placement(
             self.residents,
             [medium.tier for medium in media],
@@ -88,14 +88,13 @@ class PageCache:
             self.residents, media, origin_s=OriginPace(stats).get_s, failed=self.transfers.note_failure
         )
         self.is_behind, self.must_load = self._places.is_behind, self._places.must_load
-        pinning = Pinning(self.pins, residents, self.groups, placement=self.placement, places=self._places)
-        self._pinning = pinning
+        self._pinning = Pinning(self.pins, residents, groups, placement=self.placement, places=self._places)
         self.recovery = Recovery(
             media,
             self.residents,
             self.groups,
             tick=self.tick,
-            pinned=pinning.of_rows,
+            pinned=self._pinning.of_rows,
             entered=self.placement.enter_many,
             erasing=self.erasing.note,
             stats=stats,
