@@ -35,7 +35,7 @@ INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help chart compiled demo test test-harness check format bench test-rgw clients recipes chaos chaos-cluster crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
+.PHONY: help chart compiled demo test test-harness check format bench test-rgw clients recipes chaos chaos-cluster crash kills soak attack fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -114,6 +114,11 @@ soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED
 	@$(BIN)/python -m shadeproxy_bench.reliability.soak --minutes $(MINUTES) --seed $(SEED) \
 	  $(if $(WRITE),--write docs/reliability)
 
+# attack-report/ has each violation with its bytes, and logs. ONLY="trailer" plays the cases with this text in their names.
+attack: MINUTES := $(if $(filter file,$(origin MINUTES)),10,$(MINUTES))
+attack: $(VENV)/.dev ## Hostile clients and a hostile origin against real proxies (MINUTES=10 SEED=1); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy_bench.reliability.attack --minutes $(MINUTES) --seed $(SEED) $(if $(ONLY),--only "$(ONLY)") $(if $(WRITE),--write docs/reliability)
+
 fuzz: $(VENV)/.dev ## Damaged requests against the S3 listener (REQUESTS=200000 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.fuzz --requests $(REQUESTS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
@@ -166,7 +171,7 @@ pictures: $(VENV)/.dev ## Renew docs/pictures: the page in Chromium, which must 
 	@SHADEPROXY_PAGE_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest -q tests/e2e/test_page.py
 
 clean: ## Remove .venv, caches and reports
-	@rm -rf $(VENV) demo-report soak-report chaos-report chaos-cluster-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) demo-report soak-report attack-report chaos-report chaos-cluster-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 	@find shadeproxy -name '*.so' -delete
 

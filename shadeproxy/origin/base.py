@@ -111,6 +111,10 @@ class Trailers(NamedTuple):
     values: Callable[[], Mapping[str, str]]
 
 
+_SOON = frozenset({"delete", "uploads"})
+"""Query parameters of quick POST operations: DeleteObjects, CreateMultipartUpload."""
+
+
 @dataclass(frozen=True, slots=True)
 class ForwardRequest:
     """An S3 request for the origin, unchanged except for its signature.
@@ -157,7 +161,7 @@ class ForwardRequest:
         CompleteMultipartUpload, CopyObject, UploadPartCopy, queries.
         """
         if self.method == "POST":
-            return "delete" not in (part.partition("=")[0] for part in self.raw_query.split("&"))
+            return not _SOON.intersection(part.partition("=")[0] for part in self.raw_query.split("&"))
         return any(name.lower() == "x-amz-copy-source" for name, _ in self.headers)
 
 

@@ -8,6 +8,8 @@ from contextlib import aclosing
 import pytest
 
 from shadeproxy.core.errors import BodyIncomplete, BodyMismatch, OutcomeUnknown
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.origin.base import ForwardRequest
 from tests.support.uploading import DENIED, LONG_BYTES, OK, PIECE, long_body, pieces, put, read_put
 
 READ_S = 0.8
@@ -207,6 +209,23 @@ async def test_only_a_server_that_works_long_may_go_on_with_signs_of_life(forwar
         else:
             with pytest.raises(OutcomeUnknown, match="timed out"):
                 await put(origin, None, None)
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "headers", "works_long"),
+    [
+        ("POST", "uploadId=1", (), True),
+        ("POST", "select&select-type=2", (), True),
+        ("POST", "uploads", (), False),
+        ("POST", "uploads=", (), False),
+        ("POST", "delete", (), False),
+        ("PUT", "", (("x-amz-copy-source", "/b/k"),), True),
+        ("PUT", "partNumber=1&uploadId=1", (), False),
+    ],
+)
+def test_the_operations_for_which_a_server_may_work_long(method, query, headers, works_long):
+    request = ForwardRequest(method, ObjectRef("b", "k"), "/b/k", query, headers)
+    assert request.works_long is works_long
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 
 from shadeproxy.api.s3 import forward
 from shadeproxy.core import dates
-from shadeproxy_bench.reliability.fuzz.answers import Unreadable
 from shadeproxy_bench.reliability.fuzz.report import markdown
 from shadeproxy_bench.reliability.fuzz.run import fuzz
 from shadeproxy_bench.reliability.fuzz.session import _judge, draw, simple
+from shadeproxy_bench.reliability.kit.answers import Unreadable
 
 OWN = b"x-amz-request-id: 1\r\nx-shade-cache: ram\r\nDate: now\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n" + OWN + b"\r\nbody"

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from shadeproxy_bench.reliability.fuzz.answers import Unreadable
 from shadeproxy_bench.reliability.fuzz.forms import KEYS, SIZES, STILL, quoted_path
 from shadeproxy_bench.reliability.fuzz.session import Case, converse, draw, simple
 from shadeproxy_bench.reliability.fuzz.target import Listener, Target, open_descriptors, running
+from shadeproxy_bench.reliability.kit.answers import Unreadable
 
 CLIENTS_EACH = 4
 _LOOK_EVERY = 200

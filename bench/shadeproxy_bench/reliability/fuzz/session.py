@@ -10,10 +10,10 @@ from itertools import pairwise
 from random import Random
 
 from shadeproxy.core.sockets import reset_on_close
-from shadeproxy_bench.reliability.fuzz.answers import Unreadable, read_answers
 from shadeproxy_bench.reliability.fuzz.damage import bend, spoil
 from shadeproxy_bench.reliability.fuzz.forms import Forms
 from shadeproxy_bench.reliability.fuzz.http import Request
+from shadeproxy_bench.reliability.kit.answers import Unreadable, read_answers
 
 QUIET_S = 0.02
 """Seconds without a byte after which a client with damaged requests closes its side."""

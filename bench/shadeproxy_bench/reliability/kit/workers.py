@@ -31,6 +31,18 @@ def clients_of(pid: int, port: int) -> set[int]:
     return {other for inode, own, other in _sockets(_ESTABLISHED) if own == port and inode in held}
 
 
+def held_clients(port: int) -> set[int]:
+    """Return the ports of the clients whose connections to ``port`` a process still has open."""
+    # Filter the lines first, because there may be thousands of other connections.
+    mark = f":{port:04X} "
+    lines = [line.split() for line in _TCP.read_text().splitlines() if mark in line]
+    return {
+        int(line[2].rpartition(":")[2], 16)
+        for line in lines
+        if line[1].endswith(mark.strip()) and line[3] != _LISTENS and line[9] != "0"
+    }
+
+
 def ports_to(pid: int, port: int) -> set[int]:
     """Return the local ports of the connections that the process has made to ``port``."""
     held = _held_by(pid)

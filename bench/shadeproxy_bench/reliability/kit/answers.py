@@ -16,6 +16,9 @@ _STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) [ -~]+")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ?([^\r\n\0]*)")
 _MD5 = re.compile(rb'"([0-9a-f]{32})"')
 _SPAN = re.compile(rb"bytes (\d+)-(\d+)/(\d+)")
+_LENGTH = re.compile(
+    rb"HTTP/1.1 (?!204|304)[2-5].*\r\ncontent-length: *(\d{1,18})(?:\r\n|$)", re.IGNORECASE | re.DOTALL
+)
 _CHUNK = re.compile(rb"([0-9a-f]+)\r\n")
 
 
@@ -66,6 +69,47 @@ def read_answers(data: bytes, *, may_be_head: bool) -> Iterator[Answer]:
         yield answer
 
 
+def next_answer(data: bytes, method: bytes) -> tuple[Answer, bytes]:
+    """Return the final answer at the beginning of ``data``, to a request with ``method``, and the bytes
+    behind it. Skip interim answers. Raises Unreadable.
+
+    The status is 0 if the head of the answer is not complete.
+    """
+    while True:
+        head, mark, rest = data.partition(b"\r\n\r\n")
+        if not mark:
+            if not data.startswith(b"HTTP/1.1 "[: len(data)]):
+                raise Unreadable(f"no answer begins with {data[:80]!r}")
+            return Answer(0, {}, None, whole=False), b""
+        status, fields = _head(head)
+        if status >= 200:
+            break
+        data = rest
+    if method == b"HEAD" or status in {204, 304}:
+        answer = Answer(status, fields, None, whole=True)
+    else:
+        answer, rest = _with_body(status, fields, rest)
+    if answer.whole:
+        _check(answer)
+    return answer, rest
+
+
+def is_whole(data: bytes, method: bytes) -> bool:
+    """Return whether ``data`` begins with a whole answer, or with something else than an answer. An answer
+    that ends with its connection is never whole.
+    """
+    try:
+        head, mark, rest = data.partition(b"\r\n\r\n")
+        length = _LENGTH.match(head)
+        if mark and method != b"HEAD" and length is not None and len(rest) < int(length[1]):
+            return False  # A shortcut, for long answers that arrive in many pieces.
+        answer, _ = next_answer(data, method)
+    except Unreadable:
+        return True
+    framed = b"content-length" in answer.fields or b"transfer-encoding" in answer.fields
+    return answer.whole and (framed or answer.body is None)
+
+
 def _head(head: bytes) -> tuple[int, dict[bytes, bytes]]:
     first, *lines = head.split(b"\r\n")
     matched = _STATUS.fullmatch(first)
@@ -98,21 +142,23 @@ def _with_body(status: int, fields: dict[bytes, bytes], rest: bytes) -> tuple[An
 
 
 def _chunked(status: int, fields: dict[bytes, bytes], rest: bytes) -> tuple[Answer, bytes]:
-    body = b""
-    while (found := _CHUNK.match(rest)) is not None:
+    pieces: list[bytes] = []
+    at = 0
+    while (found := _CHUNK.match(rest, at)) is not None:
         size = int(found[1], 16)
-        piece, rest = rest[found.end() : found.end() + size], rest[found.end() + size :]
-        body += piece
-        if len(piece) < size or len(rest) < 2:
-            return Answer(status, fields, body, whole=False), b""
-        if not rest.startswith(b"\r\n"):
-            raise Unreadable(f"a chunk is longer than it says: {rest[:40]!r}")
-        rest = rest[2:]
+        piece = rest[found.end() : found.end() + size]
+        at = found.end() + size
+        pieces.append(piece)
+        if len(piece) < size or len(rest) < at + 2:
+            return Answer(status, fields, b"".join(pieces), whole=False), b""
+        if not rest.startswith(b"\r\n", at):
+            raise Unreadable(f"a chunk is longer than it says: {rest[at : at + 40]!r}")
+        at += 2
         if size == 0:
-            return Answer(status, fields, body, whole=True), rest
-    if len(rest) > 18:
-        raise Unreadable(f"no chunk begins with {rest[:40]!r}")
-    return Answer(status, fields, body, whole=False), b""
+            return Answer(status, fields, b"".join(pieces), whole=True), rest[at:]
+    if len(rest) - at > 18:
+        raise Unreadable(f"no chunk begins with {rest[at : at + 40]!r}")
+    return Answer(status, fields, b"".join(pieces), whole=False), b""
 
 
 def _check(answer: Answer) -> None:

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from shadeproxy_bench.reliability.fuzz.answers import Unreadable, read_answers
+from shadeproxy_bench.reliability.kit.answers import Unreadable, is_whole, next_answer, read_answers
 
 OWN = b"x-amz-request-id: 1\r\nx-shade-cache: ram\r\nDate: now\r\n"
 ERROR = b"<Error><Code>A</Code></Error>"
@@ -66,3 +66,40 @@ def test_a_cut_answer_is_told_from_a_whole_one():
 def test_what_contradicts_itself_is_refused(data, text):
     with pytest.raises(Unreadable, match=text):
         list(read_answers(data, may_be_head=False))
+
+
+def made(head, body=b"", *, status=b"200 OK"):
+    own = b"x-amz-request-id: 1\r\nx-shade-cache: ram\r\nDate: now\r\n"
+    return b"HTTP/1.1 " + status + b"\r\n" + head + own + b"\r\n" + body
+
+
+@pytest.mark.parametrize(
+    ("data", "method", "status", "body", "rest"),
+    [
+        (made(b"Content-Length: 4\r\n", b"body") + b"more", b"GET", 200, b"body", b"more"),
+        (made(b"Content-Length: 4\r\n") + b"more", b"HEAD", 200, None, b"more"),
+        (made(b"", status=b"204 No Content") + b"more", b"DELETE", 204, None, b"more"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + made(b"Content-Length: 0\r\n"), b"PUT", 200, b"", b""),
+        (made(b"Transfer-Encoding: chunked\r\n", b"4\r\nbody\r\n0\r\n\r\n"), b"GET", 200, b"body", b""),
+    ],
+)
+def test_the_next_answer_is_that_to_its_request(data, method, status, body, rest):
+    answer, behind = next_answer(data, method)
+    assert (answer.status, answer.body, answer.whole, behind) == (status, body, True, rest)
+    assert is_whole(data, method)
+    assert not is_whole(data[: data.index(b"\r\n\r\n")], method)
+
+
+@pytest.mark.parametrize(
+    ("data", "whole"),
+    [
+        (made(b"Content-Length: 4\r\n", b"bod"), False),
+        (made(b"Transfer-Encoding: chunked\r\n", b"3\r\nbod\r\n"), False),
+        (made(b"Transfer-Encoding: chunked\r\n", b"3\r\nbo"), False),
+        (made(b"Connection: close\r\n", b"bod"), False),
+        (b"", False),
+        (b"nonsense", True),
+    ],
+)
+def test_an_answer_is_whole_when_nothing_more_can_come(data, whole):
+    assert is_whole(data, b"GET") is whole
