@@ -13,7 +13,7 @@ from typing import cast
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.exchange import LATER
 from shadeproxy.api.s3.handler import S3Handler
-from shadeproxy.api.s3.head import MOST_HEAD_BYTES, may_begin, too_long
+from shadeproxy.api.s3.head import MOST_HEAD_BYTES, NO_HEAD, may_begin, too_long
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.pending_forward import PendingForward
 from shadeproxy.api.s3.pending_read import PendingRead
@@ -223,8 +223,7 @@ class S3Protocol(asyncio.Protocol):
         """Answer ``error`` to bytes that are not a request, and end the connection."""
         self._ending = self._refused = True
         self._held = b""
-        if self.transport is not None:
-            self._limiter.refuse(self.transport, error)
+        self._reading = PendingForward(self, self._s3, NO_HEAD, refused=error)
 
     def _drop(self, data: bytes) -> None:
         """Drop bytes of a refused client. They are read for a while, so that the client gets the refusal."""

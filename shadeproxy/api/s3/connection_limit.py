@@ -50,16 +50,12 @@ class ConnectionLimiter:
         self.inside -= 1
 
     def turn_away(self, transport: asyncio.BaseTransport) -> None:
-        """Refuse a connection above the limit: answer 503 SlowDown without reading a request, and close."""
-        too_many = f"all {self.most} connections that clients may have are open; retry later"
-        self.refuse(transport, Overloaded(too_many))
-
-    def refuse(self, transport: asyncio.BaseTransport, error: ShadeProxyError) -> None:
-        """Answer ``error`` to a client whose request was not read, and close the connection. The caller must
-        drop further bytes of the client.
+        """Refuse a connection above the limit: answer 503 SlowDown without reading a request, and close. The
+        caller must drop the bytes of the client.
         """
         out = cast(asyncio.Transport, transport)
-        out.write(self._answer(error))
+        too_many = f"all {self.most} connections that clients may have are open; retry later"
+        out.write(self._answer(Overloaded(too_many)))
         if self._lingering >= _MOST_LINGERING:
             out.close()
             return

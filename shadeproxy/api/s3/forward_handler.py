@@ -20,7 +20,7 @@ from shadeproxy.api.s3.request import S3Request, parse_request
 from shadeproxy.api.s3.upload.plan import plan_body
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
-from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.errors import InvalidRequest, ShadeProxyError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID
@@ -87,14 +87,21 @@ class ForwardHandler(RequestAuthorizer):
         """Bytes of uploads that are now held whole."""
         return self._forwarder.held_bytes
 
-    async def serve(self, port: RequestPort, known: tuple[Call, Authenticated] | None = None) -> Response:
+    async def serve(
+        self,
+        port: RequestPort,
+        known: tuple[Call, Authenticated] | None = None,
+        *,
+        refused: InvalidRequest | None = None,
+    ) -> Response:
         """Serve the request of ``port``, and return its answer. After a failure, send an error or break the
         answer off. Raises only CancelledError.
 
         ``known``: the call and its client, if the request is authorised already and must be forwarded.
+        ``refused``: the reason to refuse it, if its head could not be parsed.
         """
         exchange = Exchange(port, now_s=self._clock.now_s(), incoming=port)
-        await self._complete(exchange, self._serve(exchange, port, known))
+        await self._complete(exchange, self._serve(exchange, port, known, refused))
         assert exchange.response is not None, "an exchange that did not raise has an answer"
         return exchange.response
 
@@ -133,8 +140,14 @@ class ForwardHandler(RequestAuthorizer):
             await exchange.fail_unexpectedly()
 
     async def _serve(
-        self, exchange: Exchange, port: RequestPort, known: tuple[Call, Authenticated] | None
+        self,
+        exchange: Exchange,
+        port: RequestPort,
+        known: tuple[Call, Authenticated] | None,
+        refused: InvalidRequest | None,
     ) -> None:
+        if refused is not None:
+            raise refused
         if (turn := self.pace.turn()) is not None:
             await turn
         if known is not None:

@@ -65,6 +65,10 @@ class Head(NamedTuple):
         return self.body_bytes == 0
 
 
+NO_HEAD = Head("", "", (), keep_alive=False)
+"""The head of a request that could not be parsed."""
+
+
 class HeadReader:
     """Parses heads. It remembers which field names are valid, because clients always send the same
     few names.

@@ -17,6 +17,7 @@ from shadeproxy.api.s3.forward_handler import ForwardHandler
 from shadeproxy.api.s3.head import Head
 from shadeproxy.api.s3.port import Outlet, RequestPort
 from shadeproxy.api.s3.request_body import BodyConnection, ClientBody
+from shadeproxy.core.errors import InvalidRequest
 
 LINGER_S = 5.0
 """Seconds for which the rest of a body is dropped after the answer."""
@@ -34,10 +35,10 @@ class ForwardingConnection(Outlet, BodyConnection, Protocol):
 
 class PendingForward:
     """One request of ``connection``, which ``handler`` serves. ``body``: takes the bytes that follow the
-    head. ``known``: see ``ForwardHandler.serve``.
+    head. ``known``, ``refused``: see ``ForwardHandler.serve``.
     """
 
-    __slots__ = ("_connection", "_handler", "_head", "_known", "_task", "body")
+    __slots__ = ("_connection", "_handler", "_head", "_known", "_refused", "_task", "body")
 
     def __init__(
         self,
@@ -45,12 +46,15 @@ class PendingForward:
         handler: ForwardHandler,
         head: Head,
         known: tuple[Call, Authenticated] | None = None,
+        *,
+        refused: InvalidRequest | None = None,
     ) -> None:
         self.body = ClientBody(head, connection)
         self._connection = connection
         self._handler = handler
         self._head = head
         self._known = known
+        self._refused = refused
         # A new context, because the caller may run in that of another request.
         self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
         # A task that is cancelled before its first step runs no line of ``_run``.
@@ -58,10 +62,10 @@ class PendingForward:
 
     @property
     def may_be_followed(self) -> bool:
-        """True if the client may send another request behind this one: it has not asked for the end of the
-        connection.
+        """True if the client may send more behind this request: it has not asked for the end of the
+        connection, or the request was not understood.
         """
-        return self._head.keep_alive
+        return self._head.keep_alive or self._refused is not None
 
     def look(self) -> None:
         """Do nothing: the task itself waits until the client takes more bytes."""
@@ -83,7 +87,7 @@ class PendingForward:
     async def _run(self) -> bool:
         """Serve the request. Return True if the connection continues."""
         port = RequestPort(self._connection, self._head, self.body)
-        response = await self._handler.serve(port, self._known)
+        response = await self._handler.serve(port, self._known, refused=self._refused)
         if not self.body.is_read:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LINGER_S):
