@@ -43,6 +43,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.NotSupported: Row(501, "NotImplemented"),
     errors.UnknownName: Row(404, "NoSuchKey"),
     errors.Conflict: Row(409, "OperationAborted"),
+    errors.TooManyHints: Row(409, "OperationAborted"),
     errors.NotFeasible: Row(409, "OperationAborted"),
     errors.HintMemoryFull: Row(503, "ServiceUnavailable", 1),
     errors.RangeNotSatisfiable: Row(416, "InvalidRange"),
