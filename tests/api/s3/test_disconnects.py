@@ -138,8 +138,8 @@ async def scene(request, make_proxy, tmp_path, monkeypatch):
     cut = Cut(proxy.handler)
     serve, serve_read = S3Handler.serve, S3Handler.serve_read
 
-    async def served(self, port, known=None):
-        work = serve(self, port, known)
+    async def served(self, port, known=None, **why):
+        work = serve(self, port, known, **why)
         return await (cut.serve(work, port._outlet.transport) if self is cut.handler else work)
 
     async def read(self, port, asked, begun=None):

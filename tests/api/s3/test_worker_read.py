@@ -153,7 +153,7 @@ async def test_a_page_that_breaks_off_after_its_client_was_served_keeps_no_memor
 
 async def test_a_client_whose_bytes_crossed_its_refusal_does_not_hang(tmp_path):
     async with (
-        set_up(tmp_path, by_callbacks=True, origin__timeouts__first_byte="500ms") as setup,
+        set_up(tmp_path, by_callbacks=True, origin__timeouts__first_byte="2s") as setup,
         fetching(setup) as worker,
     ):
         await setup.warm(2)
@@ -162,7 +162,7 @@ async def test_a_client_whose_bytes_crossed_its_refusal_does_not_hang(tmp_path):
         crossed = await worker.client()
         crossed.ask("/b/k")
         await setup.server.reached.wait()
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.2)
         worker.misses._report_progress()  # By its timer, the worker reports the head without any bytes.
         other = await setup.client()
         other.ask("/b/k")
