@@ -140,7 +140,7 @@ class RedisLog:
 
     async def claim(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
         arguments = [name, value, int(instead_of is not None), instead_of or b""]
-        value_now: bytes = await self._run(self._claim, self._names, arguments, b"".__add__)
+        value_now: bytes = await self._run(self._claim, self._names, arguments, _bytes)
         return value_now
 
     async def release(self, name: str, value: bytes) -> bool:
@@ -229,6 +229,12 @@ def _beat_answer(answer: Any) -> BeatAnswer:
             )
         ),
     )
+
+
+def _bytes(answer: Any) -> bytes:
+    """Return an answer that must be bytes. Raises TypeError for any other: ``bytes(5)`` would be zeros."""
+    joined: bytes = b"" + answer
+    return joined
 
 
 def _newest(answer: Any) -> ViewRecord:

@@ -293,8 +293,8 @@ class Snapshots:
         hints, job = self._hints, durable.load_job(data)
         if hints.check_job(job):
             hints.delete_job(job.name)
-        was_in_use, now_s = job.in_use, self._clock.now_s()
-        known = hints.put_job(job, now_s if was_in_use else min(job.seen_s, now_s))
+        was_in_use = job.in_use
+        known = hints.put_job(job, job.last_sign_s(self._clock.now_s()))
         known.live = was_in_use
         known.ended, known.begun, known.resumes = job.ended, job.begun, job.resumes
 

@@ -4,8 +4,8 @@ Laws: each dataset counts once, however many jobs use it. The columns of a job o
 registration on, whether they exist yet or not, so that scores of a registered job always find room. Sizes are
 computed from numbers of samples, and are rather too high than too low. Only new hints are refused, and before
 they become a change: stored hints, and changes of other proxies of a cluster, are taken in even beyond the
-limit. To make room, whatever has been out of use for longest is forgotten: jobs that are not in use, and
-datasets without a job that had no use for ``KEPT_S``. Event loop only.
+limit. To make room, jobs that are not in use are forgotten, and datasets without a job that had no use for
+``KEPT_S``: first the one that has been out of use for longest. Event loop only.
 """
 
 from collections.abc import Iterator

@@ -66,6 +66,12 @@ class Job:
         """True if the job counts and has not ended, so that it may still name its samples by id."""
         return self.live and len(self.ended) < self.world_size
 
+    def last_sign_s(self, now_s: float) -> float:
+        """Return the time of the last sign of life of a job that was stored, or that another proxy knows. A
+        job that was in use counts as alive now, because perhaps only the proxy was away, and not the job.
+        """
+        return now_s if self.in_use else min(self.seen_s, now_s)
+
     def position(self, epoch: int | None) -> int | None:
         """Return how many samples of ``epoch`` all ranks together have finished; None unless all of them are
         in ``epoch``.

@@ -105,8 +105,8 @@ class StoredHints:
         """Restore an item from the bytes of ``export``. Call it for one kind after the other, in the order of
         KINDS. Raises StateError.
 
-        An error changes nothing. A job that was in use counts as alive, because perhaps only the proxy was
-        away, and not the job. Other jobs stay silent since their last sign of life.
+        An error changes nothing. A job that was in use counts as alive (``Job.last_sign_s``). Other jobs
+        stay silent since their last sign of life.
         """
         if kind == "datasets":
             self.datasets[name] = durable.load_dataset(blob, self.page_size)
@@ -141,10 +141,8 @@ class StoredHints:
             self.growing[job.name] = GrowingSet(f"job:{job.name}")
         elif job.dataset not in self.datasets:
             raise StateError(f"stored job {job.name!r} names dataset {job.dataset!r}, which is not stored")
-        if job.in_use:
-            self.jobs.put(job, now_s)
-        else:
-            self.jobs.put(job, min(job.seen_s, now_s)).live = False
+        was_in_use = job.in_use
+        self.jobs.put(job, job.last_sign_s(now_s)).live = was_in_use
 
     def _restore_order(self, name: str, digest: str, ids: NDArray[np.uint32]) -> None:
         try:

@@ -43,8 +43,8 @@ class S3Protocol(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_active", "_admitted", "_answer", "_begun", "_body", "_drained", "_dropped_bytes", "_ending",
-        "_half_closed", "_held", "_keepalive_s", "_limiter", "_look", "_loop", "_others", "_parse", "_paused",
+        "_active", "_answer", "_begun", "_body", "_drained", "_dropped_bytes", "_ending", "_half_closed",
+        "_held", "_keepalive_s", "_limiter", "_look", "_loop", "_others", "_parse", "_paused",
         "_pending", "_reading", "_refused", "_resumed", "_s3", "_sender", "_stopped", "_taken", "_timer",
         "_waits", "breaks_off_with_fin", "peer", "transport",
     )  # fmt: skip
@@ -70,9 +70,8 @@ class S3Protocol(asyncio.Protocol):
         """The client's transport; None before the connection begins, and after it has ended."""
         self.peer, self.breaks_off_with_fin = "", s3.breaks_off_with_fin
         """The client's address (port.py ``HasPeer``), and the setting of the same name in ``S3Handler``."""
-        self._admitted = False
         self._held = b""
-        self._sender: Sender | None = None
+        self._sender: Sender | None = None  # None before the connection is admitted, and after it has ended.
         self._pending: PendingRead | None = None  # Made for the first read, and used for all later ones.
         # That object while a read is pending, or a forwarded request; otherwise None.
         self._reading: PendingRead | PendingForward | None = None
@@ -111,8 +110,7 @@ class S3Protocol(asyncio.Protocol):
         """Set up the connection, or refuse it if the limit of connections is reached."""
         # A cast, because uvloop's own transport class is no subclass of asyncio's.
         self.transport = cast("asyncio.Transport", transport)
-        self._admitted = self._limiter.enter()
-        if not self._admitted:
+        if not self._limiter.enter():
             self._ending = self._refused = True
             self._limiter.turn_away(transport)
             return
@@ -121,7 +119,7 @@ class S3Protocol(asyncio.Protocol):
         self._sender = Sender(self.transport, self._go_on, self._s3.report_cut)
         self._timer = self._loop.call_later(self._keepalive_s, self._check)
         if self._others.are_ending:
-            self.end()
+            self._close()
 
     def pause_writing(self) -> None:
         """Stop sending, because the client takes bytes more slowly than they are written."""
@@ -154,8 +152,8 @@ class S3Protocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Cancel the request under way, and drop all that this connection holds."""
         self.transport, self._ending = None, True
-        if not self._admitted:
-            return
+        if self._sender is None:
+            return  # The limiter has refused the connection.
         self._limiter.leave()
         self._others.discard(self)
         self._held = b""
@@ -163,8 +161,7 @@ class S3Protocol(asyncio.Protocol):
             self._timer.cancel()
         if self._reading is not None:
             self._reading.cancel()
-        if self._sender is not None:
-            self._sender.close()
+        self._sender.close()
         # These objects refer back to this connection. Break the cycle, which only the collector would free.
         self._sender = self._reading = self._pending = self._body = self._timer = None
 
@@ -178,12 +175,6 @@ class S3Protocol(asyncio.Protocol):
         return self._s3.pace.turn() if gives_way else None
 
     # ------------------------------------------------------------------ the end
-
-    def end(self) -> None:
-        """Serve no further request. Close the connection unless a request is under way."""
-        self._ending = True
-        if not self._busy:
-            self._close()
 
     async def shutdown(self, limit_s: float) -> bool:
         """Let the request under way end, then close. After ``limit_s`` seconds, cut it off and return

@@ -16,6 +16,7 @@ from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.auth.policy import Upload, authenticate_form
 from shadeproxy.api.s3.exchange import Exchange, closing
 from shadeproxy.api.s3.fields import check_distinct, check_known, check_value, field_name
+from shadeproxy.api.s3.head import TOKEN
 from shadeproxy.api.s3.headers import to_client
 from shadeproxy.api.s3.operations import Permission
 from shadeproxy.api.s3.request import S3Request
@@ -39,7 +40,7 @@ _OF_THE_OBJECT = frozenset(
         "expires",
     }
 )
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NAME = re.compile(TOKEN)
 _OF_THE_OBJECT_PREFIXES = (
     "x-amz-meta-",
     "x-amz-checksum-",

@@ -10,14 +10,14 @@ import re
 from collections import deque
 from typing import Protocol
 
-from shadeproxy.api.s3.head import Head
+from shadeproxy.api.s3.head import TOKEN, Head
 from shadeproxy.core.errors import BodyIncomplete
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MOST_WAITING_BYTES = 256 * 1024
 # The line with the size of a chunk. Zeros may stand before the size, and any text in an extension.
 _SIZE = re.compile(rb"0*([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t -~\x80-\xff]*)?\r\n")
-_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n")
+_TRAILER = re.compile(rb"%b:[\t -~\x80-\xff]*\r\n" % TOKEN.encode())
 _MOST_LINE_BYTES = 16 * 1024
 _MOST_TRAILER_BYTES = 64 * 1024
 _MOST_LINES = 256

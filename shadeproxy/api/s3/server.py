@@ -74,10 +74,7 @@ class S3Server:
         """Close connections without a request. Requests under way may end within ``limit_s`` seconds. Return
         how many were cut off then. New clients may still be accepted.
         """
-        ending = list(self.connections)
-        for connection in ending:
-            connection.end()
-        return sum(await asyncio.gather(*(one.shutdown(limit_s) for one in ending)))
+        return sum(await asyncio.gather(*(one.shutdown(limit_s) for one in list(self.connections))))
 
     async def shutdown(self, limit_s: float) -> int:
         """Accept no further clients, and end the connections; see ``end_connections``."""

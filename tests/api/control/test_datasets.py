@@ -242,9 +242,9 @@ async def test_names_are_checked(client, refused, name):
 
 @pytest.mark.parametrize("end", [b"{", b'{"bucket": "b", "key": "k", "offset": 1}'])
 async def test_a_refused_list_leaves_nothing_for_the_garbage_collector(client, end):
-    """What a list has taken is counted only until its call is answered."""
+    """The memory of a list is counted only until its call is answered."""
     gc.collect()
-    before = builders()  # Of other tests of this process. Keep them, so that no new one gets their address.
+    before = builders()  # Other tests have left these.
     gc.disable()
     try:
         lines = b'{"bucket": "b", "key": "k"}\n' * 10_000

@@ -336,7 +336,6 @@ async def test_an_upload_that_has_just_begun_is_completed_when_the_proxy_ends(pr
     connection.data_received(lines("PUT /b/k HTTP/1.1", "Host: h", f"Content-Length: {size}") + b"x" * 1000)
     for _ in range(steps):
         await asyncio.sleep(0)
-    connection.end()
     ending = asyncio.create_task(connection.shutdown(5.0))
     await asyncio.sleep(0.05)
     connection.data_received(b"x" * (size - 1000))
