@@ -127,11 +127,14 @@ async def test_a_refused_request_has_a_span_without_one_to_the_origin(setup, tra
     assert asked(tracer) == []
 
 
-async def test_bytes_that_are_no_request_have_no_span(setup, tracer):
+async def test_bytes_that_are_no_request_have_the_span_of_a_refused_request(setup, tracer):
     client = await setup.client()
     client.writer.write(b"nonsense\r\n\r\n")
     assert (await client.answer()).status == 400
-    assert tracer.begun == []
+    (refused,) = served(tracer)
+    assert (refused.title, refused.error) == ("Invalid", "")
+    assert refused.facts["http.response.status_code"] == 400
+    assert asked(tracer) == []
 
 
 async def test_an_upload_is_forwarded_inside_its_span(setup, tracer):
