@@ -158,11 +158,18 @@ class Announced(Sampler[Any]):
             self._foretold = {known: value for known, value in self._foretold.items() if known > epoch}
             self._twin = _twin(self.sampler) if self._announce_epochs else None
             self.job.begin(epoch, length=order.size, ahead=lambda: self._foretell(epoch), sampler=self)
-            self.job.announce(epoch, order)
+            self.job.announce(epoch, order, dealt=self._is_dealt())
         except Exception as error:  # noqa: BLE001 (the law: nothing we do may stop training; it is logged)
             if not self._complained:
                 self._complained = True
                 _LOG.warning("Job %s: the order is not announced: %s", self.job.name, error)
+
+    def _is_dealt(self) -> bool:
+        """Return whether the sampler deals one permutation to the ranks of the job."""
+        drawing = _drawing(self.sampler)
+        if type(drawing) is not DistributedSampler or self._ids is not None:
+            return False
+        return drawing.num_replicas == self.job.world_size and len(drawing.dataset) == len(self.job.manifest)  # type: ignore[arg-type]  # such a sampler has one
 
     def _sample_ids(self, drawn: list[Any]) -> NDArray[np.uint32]:
         flat = chain.from_iterable(map(_indices, drawn))

@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from shadeproxy_sdk.agreement import RankAgreement
 from shadeproxy_sdk.announcements import Announcements
 from shadeproxy_sdk.progress import Progress, Step
 from shadeproxy_sdk.registration import Registration, Sent
@@ -42,7 +43,7 @@ class JobStats:
 
 class Delivery:
     """Delivers the reports of ``rank``. ``board_lock`` guards ``board``, and is never held during a call to
-    the proxy.
+    the proxy. ``ranks``: checks whether the orders of all ranks fit together.
 
     ``orders``: None once it is known that the proxy accepts no orders. ``announced``: number of ids in the
     orders that the proxy accepted. ``sent``: number of scores that it accepted.
@@ -55,12 +56,15 @@ class Delivery:
         board: Scoreboard,
         board_lock: threading.Lock,
         progress: Progress,
+        *,
+        ranks: RankAgreement,
     ) -> None:
         self._proxy = proxy
         self._rank = rank
         self._board = board
         self._board_lock = board_lock
         self._progress = progress
+        self.ranks = ranks
         self.orders: Announcements | None = Announcements()
         self.announced = self.sent = 0
         self._orders_entered = self._scores_entered = 0
@@ -70,7 +74,10 @@ class Delivery:
     def send(self) -> bool:
         """Send all orders, progress and scores that wait. Return whether all of them arrived."""
         # Orders go first, because a position refers to an order.
-        return self.send_orders() and self._send_progress() and self._send_scores()
+        sent = self.send_orders() and self._send_progress() and self._send_scores()
+        if sent:
+            self.ranks.check()
+        return sent
 
     def finish(self) -> bool:
         """Send progress and scores, withdraw the orders, and report that this rank has ended. Return whether

@@ -18,6 +18,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy_sdk.agreement import RankAgreement
 from shadeproxy_sdk.background_sender import BackgroundSender
 from shadeproxy_sdk.control import ControlSession
 from shadeproxy_sdk.delivery import Delivery, JobStats
@@ -66,12 +67,13 @@ class Job:
         self._snapshot = EpochSnapshot()
         self._arrived: ScoreSnapshot | None = None  # The latest snapshot whose scores have arrived.
         self._ahead: Callable[[], None] | None = None
-        self._progress = Progress()
+        self._progress = progress = Progress()
         self._watch = LoaderWatch(self._progress.estimated, self._progress.reads_by)
         body = {"world_size": world_size, **asks}
         self._proxy = Registration(session, name, manifest, rank=rank, body=body, resume_scores=resume_scores)
         self._proxy.enter()
-        self._delivery = Delivery(self._proxy, rank, self._board, self._board_lock, self._progress)
+        ranks = RankAgreement(self._proxy, manifest, progress, rank=rank, world_size=world_size)
+        self._delivery = Delivery(self._proxy, rank, self._board, self._board_lock, progress, ranks=ranks)
         answer = self._proxy.fetch("/scores") if resume_scores else None
         self._resumed = answer is not None and self._board.resume(answer.body)
         self._tag = manifest.tag = self._proxy.tag
@@ -195,11 +197,13 @@ class Job:
         if self._delivery.orders is not None:
             self._delivery.orders.begin(epoch)
 
-    def announce(self, epoch: int, order: NDArray[np.uint32]) -> None:
+    def announce(self, epoch: int, order: NDArray[np.uint32], *, dealt: bool = False) -> None:
         """Announce that this rank reads the samples ``order``, u32 (k,), in ``epoch``, so that the proxy
         keeps and fetches them in time. Returns at once, never raises. Do not change the array afterwards.
-        Samplers call this, or the loop as ``begin``.
+        Samplers call this, or the loop as ``begin``. ``dealt``: True if ranks share one permutation.
         """
+        if dealt:
+            self._delivery.ranks.expect(epoch, order.size)
         orders = self._delivery.orders
         # Wake the thread only for a new order: each delivery announces known orders again, and would wake
         # itself without end.

@@ -23,6 +23,8 @@ from shadeproxy_sdk.planner import EpochPlan, Mode, Planner, Settings
 from shadeproxy_sdk.state import check_count, check_epoch, check_job, check_state, explained
 
 _STATE_VERSION = 2
+_DEALT = {"uniform", "reorder", "importance"}
+"""Modes whose ranks share one permutation of the samples in every epoch that has no correction."""
 _DRAWN = ("plans", "weights", "losses", "smoothing", "smoothed_loss", "trend")
 """Fields that a state has in every mode but "uniform": those from which epochs are planned."""
 
@@ -121,7 +123,8 @@ class ShadeSampler(Sampler[int]):
     def _ids(self) -> Iterator[int]:
         epoch, plan = self.epoch, self._planned(self.epoch)
         self._begin()
-        self.job.announce(epoch, plan.order)
+        dealt = self.mode in _DEALT and plan.correction is None
+        self.job.announce(epoch, plan.order, dealt=dealt)
         start, skips = self._start, self._skips
         self._start, self._reported, self._skips = 0, None, False
         self._resumed = epoch if start else None

@@ -290,7 +290,15 @@ class FakeProxy(FakeStore):
         return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
     def look(self, name):
-        return {"job": name, "digest": self.digest(self.jobs[name]["dataset"])} if name in self.jobs else None
+        if name not in self.jobs:
+            return None
+        told = {"job": name, "digest": self.digest(self.jobs[name]["dataset"])}
+        return told | {"order": self.order_of(name, self.progress[-1]["epoch"])} if self.progress else told
+
+    def order_of(self, name, epoch):
+        orders = [order for (job, of, _), order in self.orders.items() if (job, of) == (name, epoch)]
+        ids = [sample for order in orders for sample in order]
+        return {"epoch": epoch, "epochs": {str(epoch): len(ids)}, "distinct": len(set(ids))}
 
     def register_job(self, name, spec):
         if spec["dataset"] not in self.datasets:
