@@ -1,14 +1,15 @@
-"""Notices ranks whose samplers draw from different seeds.
+"""Notices ranks that do not share the samples of an epoch as their samplers mean it.
 
-Such ranks read some samples several times in an epoch and never read others, and no rank can see that alone.
-The proxy has the orders of all ranks, and counts the different samples in them. So rank 0 asks the proxy,
-until the orders of one epoch were complete and fitted together. Law: nothing here is raised or makes training
-wait.
+If samplers draw from different seeds, ranks read some samples several times in an epoch and never read
+others, and no rank can see that alone. The proxy has the orders of all ranks, and counts the different
+samples in them. So rank 0 asks the proxy, until the orders of one epoch were complete and fitted together. If
+a framework deals the batches of a loader whose sampler has dealt them already, most samples are never read;
+the loader shows that. Law: nothing here is raised or makes training wait.
 """
 
 import json
 import logging
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,7 @@ _ENOUGH = 2
 """The number of answers that must show a difference. After a restart, the proxy may for a moment have the
 order of a rank that was killed.
 """
+_MOST_WRAPPERS = 5
 
 
 class _Dealt(NamedTuple):
@@ -41,9 +43,25 @@ class RankAgreement:
         self._manifest = manifest
         self._progress = progress
         self._world_size = world_size
-        self._asks = rank == 0 and world_size > 1
+        self._asks = rank == 0 and world_size > 1  # One rank's warning is enough.
         self._expected: _Dealt | None = None
         self._differences = 0
+        self._looks = self._asks
+
+    def reads_by(self, loader: Any) -> None:
+        """Note that this rank reads by ``loader``, a DataLoader or its iterator. If a framework deals the
+        loader's batches to the ranks once more, warn once.
+        """
+        self._progress.reads_by(loader)
+        if self._looks and deals_again(loader):
+            self._looks = False
+            _LOG.warning(
+                "Job %s: the batches of the loader are dealt to the ranks a second time, so samples are left "
+                "out in each epoch. The sampler deals them already: give Lightning's Trainer "
+                "use_distributed_sampler=False; do not let accelerate prepare the loader; with Trainer of "
+                "Hugging Face, use ShadeTrainerMixin",
+                self._proxy.name,
+            )
 
     def expect(self, epoch: int, length: int) -> None:
         """Expect that one permutation of ``epoch`` is dealt, in ``length`` ids for each rank."""
@@ -94,3 +112,22 @@ class RankAgreement:
         """Return how many samples of the manifest occur in it earlier, too."""
         samples = len(self._manifest)
         return samples - np.unique(np.fromiter(map(hash, self._manifest), np.int64, samples)).size
+
+
+def deals_again(loader: Any) -> bool:
+    """Return whether a framework deals the batches of ``loader``, a DataLoader or its iterator, to several
+    ranks, beside a sampler of this package. accelerate wraps the loader's batch sampler or the whole loader
+    for that, Lightning the sampler.
+    """
+    if type(loader).__name__ == "DataLoaderDispatcher":
+        return True
+    at = getattr(loader, "batch_sampler", getattr(loader, "_index_sampler", None))
+    for _ in range(_MOST_WRAPPERS):
+        if at is None or hasattr(at, "job"):  # Samplers of this package have a job.
+            break
+        ranks = [getattr(at, name, 1) for name in ("num_processes", "num_replicas")]
+        if any(isinstance(many, int) and many > 1 for many in ranks):
+            return True
+        inner = getattr(at, "batch_sampler", None)
+        at = getattr(at, "sampler", None) if inner is None else inner
+    return False

@@ -36,6 +36,19 @@ class Companion:
         if getattr(self.sampler, "epoch", None) != epoch:
             self.sampler.set_epoch(epoch)
 
+    def check_ranks(self, processes: int, loader: Any) -> None:
+        """Warn if the ``processes`` that train by ``loader`` do not share the samples as ranks of the job."""
+        self.safely(self._check_ranks, processes, loader)
+
+    def _check_ranks(self, processes: int, loader: Any) -> None:
+        ranks = self.sampler.job.world_size
+        if processes != ranks:
+            self.complain(
+                f"{processes} processes train, but the job was made for {ranks}: pass rank and world_size to "
+                "client.job, and let no framework deal the samples once more"
+            )
+        self.sampler.job.ranks.reads_by(loader)
+
     def report(self, ids: Any, losses: Any) -> None:
         """Report the losses of samples. The loop calls this if the callback cannot find the losses itself."""
         self.safely(lambda: self.sampler.job.report(ids, losses))

@@ -8,6 +8,7 @@ begins epochs and passes on validation results.
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +21,7 @@ from shadeproxy_sdk.callbacks import Better, Companion
 from shadeproxy_sdk.errors import ConfigError
 
 try:
-    from transformers import TrainerCallback
+    from transformers import TrainerCallback, set_seed
 except ImportError:
     raise ConfigError(
         "ShadeTrainerCallback needs transformers: pip install transformers accelerate"
@@ -66,8 +67,9 @@ class ShadeTrainerCallback(TrainerCallback):
 
     # ------------------------------------------------------------------ Trainer's side
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002 (Trainer's names, here and below)
+    def on_train_begin(self, args: Any, state: Any, control: Any, **told: Any) -> None:  # noqa: ARG002 (Trainer's names, here and below)
         self._beside.safely(self._resume, args, state)
+        self._beside.check_ranks(getattr(args, "world_size", 1), told.get("train_dataloader"))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:  # noqa: ARG002
         self._beside.begin_epoch(int(state.epoch))
@@ -157,6 +159,8 @@ class ShadeTrainerMixin:
         """
         trainer = cast(Any, self)
         args = trainer.args
+        # Older versions of torch and transformers lack ``in_order``.
+        newer: dict[str, Any] = {} if getattr(args, "dataloader_in_order", True) else {"in_order": False}
         return DataLoader(
             trainer.train_dataset,
             batch_size=trainer._train_batch_size,  # noqa: SLF001 (as Trainer's own method uses it)
@@ -167,6 +171,9 @@ class ShadeTrainerMixin:
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
             drop_last=args.dataloader_drop_last,
+            multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
+            worker_init_fn=partial(_seed_worker, others=args.dataloader_num_workers * args.process_index),
+            **newer,
         )
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
@@ -210,6 +217,13 @@ def _named(args: Any, state: Any) -> str | None:
 def _checkpoint(args: Any, state: Any) -> Path:
     """Return the directory where Trainer keeps the checkpoint of the present step."""
     return Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+
+def _seed_worker(_worker: int, *, others: int) -> None:
+    """Seed the random numbers of a worker of a rank before which ``others`` workers of other ranks count.
+    Trainer sets the same seed in all ranks.
+    """
+    set_seed((torch.initial_seed() + others) % (1 << 32))
 
 
 class SampleCollator:

@@ -68,11 +68,11 @@ class Job:
         self._arrived: ScoreSnapshot | None = None  # The latest snapshot whose scores have arrived.
         self._ahead: Callable[[], None] | None = None
         self._progress = progress = Progress()
-        self._watch = LoaderWatch(self._progress.estimated, self._progress.reads_by)
         body = {"world_size": world_size, **asks}
         self._proxy = Registration(session, name, manifest, rank=rank, body=body, resume_scores=resume_scores)
         self._proxy.enter()
-        ranks = RankAgreement(self._proxy, manifest, progress, rank=rank, world_size=world_size)
+        self.ranks = ranks = RankAgreement(self._proxy, manifest, progress, rank=rank, world_size=world_size)
+        self._watch = LoaderWatch(progress.estimated, ranks.reads_by)
         self._delivery = Delivery(self._proxy, rank, self._board, self._board_lock, progress, ranks=ranks)
         answer = self._proxy.fetch("/scores") if resume_scores else None
         self._resumed = answer is not None and self._board.resume(answer.body)
@@ -148,7 +148,7 @@ class Job:
         ids, or anything else with an entry for each sample. Other batches are timed but not counted.
         """
         meter, progress = StallMeter(), self._progress
-        progress.reads_by(batches)
+        self.ranks.reads_by(batches)
         self._watch.timed(1)
         try:
             for batch in meter.watch(batches):
@@ -203,7 +203,7 @@ class Job:
         Samplers call this, or the loop as ``begin``. ``dealt``: True if ranks share one permutation.
         """
         if dealt:
-            self._delivery.ranks.expect(epoch, order.size)
+            self.ranks.expect(epoch, order.size)
         orders = self._delivery.orders
         # Wake the thread only for a new order: each delivery announces known orders again, and would wake
         # itself without end.

@@ -41,15 +41,7 @@ class ShadeCallback(Callback):
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 (Lightning's names)
         self._beside.begin_epoch(trainer.current_epoch)
-        self._beside.safely(self._check_ranks, trainer)
-
-    def _check_ranks(self, trainer: Any) -> None:
-        ranks = self._beside.sampler.job.world_size
-        if trainer.world_size != ranks:
-            self._beside.complain(
-                f"{trainer.world_size} processes train, but the job was made for {ranks}: pass rank and "
-                "world_size to client.job, and use_distributed_sampler=False to Trainer"
-            )
+        self._beside.check_ranks(trainer.world_size, getattr(trainer, "train_dataloader", None))
 
     def on_train_batch_end(
         self,

@@ -1,8 +1,11 @@
 """Ranks that draw differently are told, because they leave out samples in each epoch."""
 
+import time
+from itertools import islice
+
 import numpy as np
 import pytest
-from torch.utils.data import DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 import shadeproxy_sdk as shade
 
@@ -96,6 +99,69 @@ def test_the_order_of_a_killed_run_is_no_difference(make_client, make_job, proxy
 def test_an_answer_of_another_form_is_not_used(train, caplog, proxy, order):
     proxy.order_of = lambda *_: order
     train(seeds=(1, 2))
+    assert not caplog.records
+
+
+class Dealing(BatchSampler):
+    """Deals the batches of ``batch_sampler`` to processes, as accelerate's BatchSamplerShard does."""
+
+    def __init__(self, batch_sampler, num_processes):
+        self.batch_sampler, self.num_processes = batch_sampler, num_processes
+
+    def __iter__(self):
+        return islice(self.batch_sampler, 0, None, self.num_processes)
+
+
+def dealt_by_lightning(sampler, ranks):
+    if ranks == 1:
+        return DataLoader(range(40), 5, sampler=sampler)
+    return DataLoader(range(40), 5, sampler=DistributedSampler(list(sampler), ranks, 0))
+
+
+def dealt_by_accelerate(sampler, ranks):
+    return DataLoader(range(40), batch_sampler=Dealing(BatchSampler(sampler, 5, drop_last=False), ranks))
+
+
+def dispatched_by_accelerate(sampler, ranks):
+    return type("DataLoaderDispatcher", (DataLoader,), {})(range(40), 5, sampler=sampler) if ranks > 1 else []
+
+
+@pytest.mark.parametrize("deal", [dealt_by_lightning, dealt_by_accelerate, dispatched_by_accelerate])
+@pytest.mark.parametrize("again", [False, True])
+def test_batches_that_are_dealt_a_second_time_are_told_once(make_job, caplog, deal, *, again):
+    job = make_job(rank=0, world_size=2)
+    loader = deal(shade.ShadeSampler(job, batch_size=5), 2 if again else 1)
+    for _ in range(2):
+        for _batch in job.timed(loader):
+            pass
+    said = [record.message for record in caplog.records]
+    assert len(said) == again
+    assert not again or "dealt to the ranks a second time" in said[0]
+
+
+def test_a_loop_that_is_not_timed_is_told_too(make_job, caplog):
+    job = make_job(rank=0, world_size=2)
+    sampler = shade.ShadeSampler(job, batch_size=5)
+    loader = dealt_by_accelerate(sampler, 2)
+    loader.collate_fn = lambda _samples: time.sleep(0.3)
+    for _batch in loader:
+        pass
+    assert "dealt to the ranks a second time" in caplog.text
+
+
+def test_a_distributed_sampler_that_is_announced_deals_once(make_job, caplog):
+    job = make_job(rank=0, world_size=2)
+    sampler = shade.announce(DistributedSampler(range(40), 2, 0), job)
+    for _batch in job.timed(DataLoader(range(40), 5, sampler=sampler)):
+        pass
+    assert not caplog.records
+
+
+def test_one_rank_may_share_its_batches_with_others(make_job, caplog):
+    """Then the job is made without ranks, and its order has the samples of all processes."""
+    job = make_job()
+    for _batch in job.timed(dealt_by_accelerate(shade.ShadeSampler(job, batch_size=5), 2)):
+        pass
     assert not caplog.records
 
 

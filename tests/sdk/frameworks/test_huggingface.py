@@ -1,4 +1,5 @@
 import logging
+import random
 
 import numpy as np
 import pytest
@@ -122,6 +123,61 @@ def test_evaluations_reach_the_sampler_and_are_not_reported(make_trainer, make_s
     assert sampler.job.stats().reported == 2 * COUNT / 4
     predictions = trainer.predict(trainer.eval_dataset).predictions
     assert predictions.shape == (COUNT, 3)
+
+
+def test_the_loader_follows_the_arguments(make_trainer, make_sampler):
+    wanted = {
+        "num_workers": 2,
+        "prefetch_factor": 3,
+        "multiprocessing_context": "spawn",
+        "in_order": False,
+        "persistent_workers": True,
+        "drop_last": True,
+    }
+    trainer = make_trainer(
+        make_sampler(drop_last=True), **{f"dataloader_{name}": value for name, value in wanted.items()}
+    )
+    loader = trainer.get_train_dataloader()
+    context = wanted.pop("multiprocessing_context")
+    assert {name: getattr(loader, name) for name in wanted} == wanted
+    assert loader.multiprocessing_context.get_start_method() == context
+
+
+def test_workers_of_other_ranks_draw_other_random_numbers(make_trainer, make_sampler, monkeypatch):
+    """Trainer sets the same seed in all ranks, so their workers would augment samples in the same way."""
+
+    def numbers(rank):
+        trainer = make_trainer(make_sampler(name=f"run{rank}"), dataloader_num_workers=2)
+        monkeypatch.setattr(type(trainer.args), "process_index", rank)
+        found = []
+        for worker in range(2):
+            torch.manual_seed(7 + worker)  # As torch seeds its workers.
+            trainer.get_train_dataloader().worker_init_fn(worker)
+            found.append((random.random(), float(np.random.rand()), float(torch.rand(()))))  # noqa: NPY002
+        return found
+
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        drawn = [numbers(rank) for rank in range(3)]
+        assert drawn[0] == numbers(0)
+    finally:
+        random.setstate(state[0])
+        np.random.set_state(state[1])  # noqa: NPY002
+        torch.set_rng_state(state[2])
+    assert len({number for ranks in drawn for one in ranks for number in one}) == 3 * 2 * 3
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_job_that_was_made_for_other_processes_is_told(
+    make_trainer, make_sampler, monkeypatch, caplog, huggingface, *, alone
+):
+    sampler = make_sampler()
+    options = {"kind": huggingface.Trainer, "own": {}} if alone else {}
+    trainer = make_trainer(sampler, **options)
+    callback = huggingface.ShadeTrainerCallback(sampler) if alone else trainer._callback
+    monkeypatch.setattr(type(trainer.args), "world_size", 2)
+    callback.on_train_begin(trainer.args, trainer.state, trainer.control)
+    assert "2 processes train, but the job was made for 1" in caplog.text
 
 
 def test_the_callback_alone_begins_epochs(make_trainer, make_sampler, huggingface):

@@ -108,6 +108,23 @@ def test_a_sampler_that_does_not_deal_to_all_processes_is_told(make_sampler, cap
     assert "4 processes train, but the job was made for 1: pass rank and world_size" in caplog.text
 
 
+def test_batches_that_lightning_deals_a_second_time_are_told(make_job, samples, caplog, lightning):
+    job = make_job(dataset=samples, rank=0, world_size=4)
+    sampler = shade.ShadeSampler(job, batch_size=4)
+
+    class Several:
+        current_epoch, world_size = 0, 4
+        train_dataloader = torch.utils.data.DataLoader(range(9), 4, sampler=sampler)
+
+    callback = lightning.ShadeCallback(sampler)
+    callback.on_train_epoch_start(Several, None)
+    assert not caplog.records
+    dealt = torch.utils.data.DistributedSampler(range(9), 4, 0)
+    Several.train_dataloader = torch.utils.data.DataLoader(range(9), 4, sampler=dealt)
+    callback.on_train_epoch_start(Several, None)
+    assert "dealt to the ranks a second time" in caplog.text
+
+
 def test_a_sampler_of_torch_that_is_announced_has_neither_epoch_nor_state(
     fit, make_job, samples, tmp_path, caplog, *, lightning
 ):
