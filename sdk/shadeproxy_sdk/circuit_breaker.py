@@ -45,6 +45,15 @@ class CircuitBreaker:
         """True from a failure until the server answers again."""
         return self._probe_at is not None
 
+    def follow(self, other: "CircuitBreaker") -> None:
+        """Open as ``other`` is open, for as long; do nothing if that one is closed. It takes no lock of
+        ``other``, because after a fork that lock may stay locked.
+        """
+        probe_at, pause_s = other._probe_at, other._pause_s  # noqa: SLF001 (of the same class)
+        if probe_at is not None:
+            with self._lock:
+                self._probe_at, self._pause_s, self.reason = probe_at, pause_s, other.reason
+
     def hurry(self, pause_s: float) -> None:
         """Shorten the current pause to ``pause_s``, because a caller needs this server and has no other
         one.

@@ -110,6 +110,13 @@ class Connections:
         self._executor: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
+    def follow(self, parent: "Connections") -> None:
+        """Begin a forked process with what ``parent`` knows of a proxy that does not answer. The training
+        process often finds that first, because it sends something every second.
+        """
+        for breaker in (self.control_breaker, self.s3_breaker, self.transport.batch):
+            breaker.follow(parent.control_breaker)
+
     @property
     def executor(self) -> ThreadPoolExecutor:
         """The threads that fetch samples of a batch. They are made on first use."""

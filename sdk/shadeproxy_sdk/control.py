@@ -227,9 +227,11 @@ class ControlSession:
             # locks that a thread of the parent may have held at the fork. Only the parent's segment files are
             # closed, because open files keep the memory of deleted segments.
             self._inherited = current
-            if current is not None:
-                current.transport.segments.close()
+            parent = current
             current = self._connections = Connections(concurrency=self._concurrency, pause_s=self._retry_s)
+            if parent is not None:
+                parent.transport.segments.close()
+                current.follow(parent)
         return current
 
     def close(self) -> None:

@@ -2,13 +2,14 @@
 and not a second time.
 """
 
+import os
 import socket
 import threading
 
 import pytest
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk.circuit_breaker import BreakerDecision
+from shadeproxy_sdk.circuit_breaker import BreakerDecision, CircuitBreaker
 from shadeproxy_sdk.connections import Offers
 
 IDS = list(range(40))
@@ -115,3 +116,34 @@ def test_without_an_origin_it_is_an_error_after_one_wait_and_one_look(make_clien
     with pytest.raises(shade.ReadError, match="does not answer"):
         client.read_many(manifest, IDS)
     assert len(stopped.asked) <= 2
+
+
+# The threads of the servers run in this process. From Python 3.12 on, a fork in a process with threads gives
+# a warning.
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_worker_knows_what_its_parent_found(manifest, near, clients_of, stopped):
+    """A loader starts new workers in each epoch. They must not all wait for the whole timeout again."""
+    client = clients_of(stopped)
+    client.connections.control_breaker.failed(BreakerDecision.ALLOW, "no answer within 1 s")
+    child = os.fork()
+    if not child:
+        os._exit(client.read_many(manifest, IDS) != near.bodies)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not stopped.asked
+
+
+def test_a_breaker_that_follows_is_open_as_long():
+    now = [0.0]
+    first, second = (CircuitBreaker(1.0, clock=lambda: now[0]) for _ in range(2))
+    second.follow(first)
+    assert second.ask() is BreakerDecision.ALLOW
+    first.failed(BreakerDecision.ALLOW, "silence")
+    now[0] = 1.0
+    first.failed(first.ask(), "silence")
+    second.follow(first)
+    assert second.reason == "silence"
+    now[0] = 2.9
+    assert second.ask() is BreakerDecision.REFUSE
+    now[0] = 3.0
+    assert second.ask() is BreakerDecision.PROBE
