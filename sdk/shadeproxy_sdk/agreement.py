@@ -22,6 +22,8 @@ _ENOUGH = 2
 """The number of answers that must show a difference. After a restart, the proxy may for a moment have the
 order of a rank that was killed.
 """
+_MOST_QUESTIONS = 100
+"""After so many answers rank 0 gives up, as when other ranks announce their orders to other proxies."""
 _MOST_WRAPPERS = 5
 
 
@@ -43,18 +45,18 @@ class RankAgreement:
         self._manifest = manifest
         self._progress = progress
         self._world_size = world_size
-        self._asks = rank == 0 and world_size > 1  # One rank's warning is enough.
+        self._warns = rank == 0 and world_size > 1  # One rank's warning is enough.
+        self._questions_left = _MOST_QUESTIONS if self._warns else 0
         self._expected: _Dealt | None = None
         self._differences = 0
-        self._looks = self._asks
 
     def reads_by(self, loader: Any) -> None:
         """Note that this rank reads by ``loader``, a DataLoader or its iterator. If a framework deals the
         loader's batches to the ranks once more, warn once.
         """
         self._progress.reads_by(loader)
-        if self._looks and deals_again(loader):
-            self._looks = False
+        if self._warns and deals_again(loader):
+            self._warns = False
             _LOG.warning(
                 "Job %s: the batches of the loader are dealt to the ranks a second time, so samples are left "
                 "out in each epoch. The sampler deals them already: give Lightning's Trainer "
@@ -65,7 +67,7 @@ class RankAgreement:
 
     def expect(self, epoch: int, length: int) -> None:
         """Expect that one permutation of ``epoch`` is dealt, in ``length`` ids for each rank."""
-        if self._asks:
+        if self._questions_left:
             ids = length * self._world_size
             self._expected = _Dealt(epoch, ids, min(ids, len(self._manifest)))
 
@@ -75,18 +77,21 @@ class RankAgreement:
         """
         expected, progress = self._expected, self._progress
         # Once a rank has finished a batch, all ranks have announced the epoch: they train in lock step.
-        if not self._asks or expected is None or progress.epoch != expected.epoch or not progress.position:
+        if not self._questions_left or expected is None:
             return
+        if progress.epoch != expected.epoch or not progress.position:
+            return
+        self._questions_left -= 1
         found = self._different(expected)
         if found is None:
             return
         # The orders may be padded with a few ids, and the manifest may name a sample twice.
         if found + self._world_size >= expected.different or found >= expected.different - self._repeated():
-            self._asks = False
+            self._questions_left = 0
             return
         self._differences += 1
         if self._differences == _ENOUGH:
-            self._asks = False
+            self._questions_left = 0
             _LOG.warning(
                 "Job %s: all ranks together read only %d different samples in epoch %d, not %d, because "
                 "their samplers draw differently. Give the samplers of all ranks the same seed and settings",

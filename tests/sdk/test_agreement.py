@@ -165,6 +165,14 @@ def test_one_rank_may_share_its_batches_with_others(make_job, caplog):
     assert not caplog.records
 
 
+def test_questions_end_if_the_orders_are_never_complete(train, caplog, proxy, monkeypatch):
+    monkeypatch.setattr("shadeproxy_sdk.agreement._MOST_QUESTIONS", 3)
+    proxy.order_of = lambda _name, epoch: {"epoch": epoch, "epochs": {str(epoch): 20}, "distinct": 20}
+    train(epochs=3)
+    assert asked(proxy) == 3
+    assert not caplog.records
+
+
 def test_a_job_of_one_rank_asks_nothing(make_job, proxy):
     job = make_job()
     ids = np.array(list(shade.ShadeSampler(job, batch_size=8)))
