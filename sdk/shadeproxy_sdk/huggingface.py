@@ -7,6 +7,7 @@ begins epochs and passes on validation results.
 """
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
@@ -27,6 +28,7 @@ except ImportError:
         "ShadeTrainerCallback needs transformers: pip install transformers accelerate"
     ) from None
 
+_LOG = logging.getLogger("shadeproxy_sdk")
 SAMPLE_IDS = "shade_sample_ids"
 """The key under which a batch holds its sample ids. The mixin removes the ids before the model sees the
 batch.
@@ -132,6 +134,8 @@ class ShadeTrainerMixin:
     ) -> None:
         super().__init__(*args, **kwargs)
         trainer = cast(Any, self)
+        if _chooses_order(trainer.args):
+            _LOG.warning("The order comes from shade_sampler, so Trainer's sampling strategy is not used")
         self._beside = Companion(shade_sampler, monitor=None, better=shade_better)
         self._sample_losses = shade_losses or class_losses
         self._corrects = getattr(shade_sampler, "mode", None) == "importance"
@@ -200,6 +204,12 @@ class ShadeTrainerMixin:
             losses = self._sample_losses(outputs, labels)
         self._beside.sampler.job.report(ids, losses)
         return (losses * self._beside.sampler.weight_of(ids)).mean() if self._corrects else None
+
+
+def _chooses_order(args: Any) -> bool:
+    """Return whether the arguments ask for an order of their own."""
+    strategy = getattr(args, "train_sampling_strategy", "random")
+    return strategy != "random" or bool(getattr(args, "group_by_length", False))
 
 
 def _named(args: Any, state: Any) -> str | None:

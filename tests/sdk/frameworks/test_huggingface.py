@@ -143,6 +143,16 @@ def test_the_loader_follows_the_arguments(make_trainer, make_sampler):
     assert loader.multiprocessing_context.get_start_method() == context
 
 
+def test_a_sampling_strategy_that_is_not_used_is_told(make_trainer, make_sampler, caplog):
+    make_trainer(make_sampler())
+    assert not caplog.records
+    try:
+        make_trainer(make_sampler(), train_sampling_strategy="group_by_length")
+    except TypeError:  # An older version of transformers.
+        make_trainer(make_sampler(), group_by_length=True)
+    assert "Trainer's sampling strategy is not used" in caplog.text
+
+
 def test_workers_of_other_ranks_draw_other_random_numbers(make_trainer, make_sampler, monkeypatch):
     """Trainer sets the same seed in all ranks, so their workers would augment samples in the same way."""
 
