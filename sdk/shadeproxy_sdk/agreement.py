@@ -27,7 +27,7 @@ _MOST_QUESTIONS = 100
 _MOST_WRAPPERS = 5
 
 
-class _Dealt(NamedTuple):
+class _EpochOrder(NamedTuple):
     """The expected orders of an epoch: how many ids all ranks announce, and how many of them differ."""
 
     epoch: int
@@ -47,7 +47,7 @@ class RankAgreement:
         self._world_size = world_size
         self._warns = rank == 0 and world_size > 1  # One rank's warning is enough.
         self._questions_left = _MOST_QUESTIONS if self._warns else 0
-        self._expected: _Dealt | None = None
+        self._expected: _EpochOrder | None = None
         self._differences = 0
 
     def reads_by(self, loader: Any) -> None:
@@ -69,7 +69,7 @@ class RankAgreement:
         """Expect that one permutation of ``epoch`` is dealt, in ``length`` ids for each rank."""
         if self._questions_left:
             ids = length * self._world_size
-            self._expected = _Dealt(epoch, ids, min(ids, len(self._manifest)))
+            self._expected = _EpochOrder(epoch, ids, min(ids, len(self._manifest)))
 
     def check(self) -> None:
         """Ask the proxy if that is due. If the orders do not fit together, warn once. Only the background
@@ -101,7 +101,7 @@ class RankAgreement:
                 expected.different,
             )
 
-    def _different(self, expected: _Dealt) -> int | None:
+    def _different(self, expected: _EpochOrder) -> int | None:
         """Return how many different samples the orders of all ranks have; None if that is not known yet."""
         answer = self._proxy.fetch("")
         if answer is None:
