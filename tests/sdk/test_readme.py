@@ -66,6 +66,20 @@ def test_example_with_a_dataset_of_ones_own_announces_what_it_reads(proxy, monke
     assert len(seen) == 80
 
 
+def test_example_with_parts_reads_each_sample_in_one_of_them(client, proxy):
+    proxy.objects = {("train", f"imagenet/{key}"): body for (_, key), body in proxy.objects.items()}
+    blocks = [part.split("```")[0] for part in README.read_text().split("```python\n")[1:]]
+    (text,) = [block for block in blocks if "imagenet-training" in block]
+    names = {"client": client, "shade": shade, "decode": decode}
+    exec(text, names)
+    parts = [set(names[name]) for name in ("training", "validation")]
+    assert [len(part) for part in parts] == [36, 4]
+    assert len(parts[0] | parts[1]) == 40
+    client.job("run", dataset=names["data"].manifest)
+    assert names["training"].tag is not None
+    assert names["validation"].tag is None
+
+
 def test_example_without_torch_reads(proxy):
     proxy.objects = {("train", f"records/{i}"): bytes([i]) * 7 for i in range(5)}
     names = {}
