@@ -112,10 +112,12 @@ class Connections:
 
     def follow(self, parent: "Connections") -> None:
         """Begin a forked process with what ``parent`` knows of a proxy that does not answer. The training
-        process often finds that first, because it sends something every second.
+        process often finds that first, because it sends something every second. But it hardly uses the S3
+        listener, which may answer all the same, so the first read tries that one.
         """
         for breaker in (self.control_breaker, self.s3_breaker, self.transport.batch):
             breaker.follow(parent.control_breaker)
+        self.s3_breaker.hurry(0.0)
 
     @property
     def executor(self) -> ThreadPoolExecutor:

@@ -123,14 +123,35 @@ def test_without_an_origin_it_is_an_error_after_one_wait_and_one_look(make_clien
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_worker_knows_what_its_parent_found(manifest, near, clients_of, stopped):
-    """A loader starts new workers in each epoch. They must not all wait for the whole timeout again."""
+    """A loader starts new workers in each epoch. They must not all wait for the whole timeout again: one read
+    tries the S3 listener, with a short timeout.
+    """
     client = clients_of(stopped)
     client.connections.control_breaker.failed(BreakerDecision.ALLOW, "no answer within 1 s")
     child = os.fork()
     if not child:
         os._exit(client.read_many(manifest, IDS) != near.bodies)
     assert os.waitpid(child, 0)[1] == 0
+    assert [line.split()[:1] for line in stopped.asked] == [["GET"]]
+    assert "/train/" in stopped.asked[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_worker_reads_from_the_s3_listener_if_only_the_control_listener_hangs(
+    manifest, near, make_client, stopped, *, origin, proxy
+):
+    client = make_client(
+        stopped.url, s3_endpoint=proxy.url, timeout_s=1.0, retry_s=60.0, origin=shade.Origin(origin.url)
+    )
+    client.connections.control_breaker.failed(BreakerDecision.ALLOW, "no answer within 1 s")
+    child = os.fork()
+    if not child:
+        same = client.read(manifest[0]) == near.bodies[0] and client.read_many(manifest, IDS) == near.bodies
+        os._exit(not same)
+    assert os.waitpid(child, 0)[1] == 0
     assert not stopped.asked
+    assert not origin.reads
 
 
 def test_a_breaker_that_follows_is_open_as_long():
