@@ -8,6 +8,7 @@ A Client holds only settings, like its base class ``ControlSession``, so it can 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -318,8 +319,12 @@ class Client(ControlSession):
 
     def _register_prefix(self, name: str, bucket: str, prefix: str) -> Manifest:
         # Listing may take minutes. So first see whether the proxy answers at all: a proxy that hangs then
-        # costs only ``timeout_s``.
-        self.call("GET", "/v1/info")
+        # costs only ``timeout_s``. Workers inherit the address that this answer names.
+        answer = self.call("GET", "/v1/info")
+        with suppress(ConfigError):
+            endpoint = read_json(answer, self._control.url).get("s3_endpoint")
+            if self._s3 is None and isinstance(endpoint, str):
+                self._s3 = self._s3_side(endpoint)
         try:
             name, answer = self.put_prefix(name, {"bucket": bucket, "prefix": prefix})
         except ControlError as error:

@@ -419,3 +419,18 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_shown():
     assert str(caught.value) == (
         "the token has a line end or control character: give Client(token=...) it alone"
     )
+
+
+@pytest.mark.parametrize("told", [{}, {"s3_endpoint": 7}, {"s3_endpoint": "no address"}])
+def test_workers_know_the_s3_listener_that_the_manifest_was_listed_by(make_client, proxy, told):
+    """Else they could not read from it while the control listener hangs."""
+    client = make_client(proxy)
+    proxy.offers = told
+    manifest = client.manifest(bucket="train")
+    proxy.refuse = {"info": 503}
+    worker = pickle.loads(pickle.dumps(client))
+    if told:
+        proxy.refuse = {}
+        proxy.offers = {}
+    assert worker.read(manifest[0]) == proxy.objects["train", manifest[0].key]
+    worker.close()

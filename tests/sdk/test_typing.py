@@ -119,7 +119,7 @@ def test_the_usual_mistakes_are_errors_where_they_are_made(found):
 
 def test_the_examples_of_the_readmes_check(found):
     names = [name for name, _ in examples()]
-    assert len(names) == 11
+    assert len(names) == 12
     assert [line for name in names for *_, line in found[name]] == []
 
 
