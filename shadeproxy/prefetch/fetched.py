@@ -2,10 +2,12 @@
 (``ReadyPages``).
 
 Laws: a page is not prefetched twice for one use. If it was evicted before its reader came, the reader fetches
-it: two reads of the origin, never three. Announced samples may never be read. So the number of remembered
-pages is bounded, and a page waits for its reader for 30 s only. An unread page counts for its job from the
-start of its fetch until it is read, or the fetch fails, or its sample is no longer upcoming. So neither a
-repeated sample nor one that the job leaves out counts for ever.
+it: two reads of the origin, never three. A page whose fetch failed is fetched again after a second, and then
+after four times as long each time, up to a minute. Otherwise a missing object would be asked for every second
+while it lies ahead of its job. Announced samples may never be read. So the number of remembered pages is
+bounded, and a page waits for its reader for 30 s only. An unread page counts for its job from the start of
+its fetch until it is read, or the fetch fails, or its sample is no longer upcoming. So neither a repeated
+sample nor one that the job leaves out counts for ever.
 """
 
 from collections import OrderedDict, defaultdict
@@ -18,6 +20,7 @@ PageKey = tuple[int, int]
 
 _MOST = 65_536
 _MOST_WAIT_S = 30.0
+_FIRST_REST_S, _MORE_REST, _MOST_REST_S = 1.0, 4.0, 60.0
 
 
 @dataclass(slots=True)
@@ -36,6 +39,8 @@ class FetchedPages:
 
     def __init__(self) -> None:
         self.pages: OrderedDict[PageKey, FetchedPage] = OrderedDict()
+        # By page: for how long it is not fetched again after its last failure, and until when.
+        self._failed: OrderedDict[PageKey, tuple[float, float]] = OrderedDict()
 
     def add(self, need: Need, job: str, now_s: float) -> None:
         """Record that the fetch of a page has started."""
@@ -45,10 +50,16 @@ class FetchedPages:
         if len(self.pages) > _MOST:
             self.pages.popitem(last=False)
 
-    def land(self, key: PageKey) -> None:
-        """Record that the fetch of a page is over; do nothing if the page is unknown."""
+    def land(self, key: PageKey, now_s: float, *, failed: bool) -> None:
+        """Record that the fetch of a page is over. ``failed``: the origin did not give the page."""
         if (page := self.pages.get(key)) is not None:
             page.landed = True
+        rest_s, _ = self._failed.pop(key, (0.0, 0.0))
+        if failed:
+            rest_s = min(max(_MORE_REST * rest_s, _FIRST_REST_S), _MOST_REST_S)
+            self._failed[key] = rest_s, now_s + rest_s
+            if len(self._failed) > _MOST:
+                self._failed.popitem(last=False)
 
     def take(self, key: PageKey) -> FetchedPage | None:
         """Forget and return the page, because a reader asked for it, or its fetch failed. The page may then
@@ -57,9 +68,14 @@ class FetchedPages:
         return self.pages.pop(key, None)
 
     def awaits(self, need: Need, now_s: float) -> bool:
-        """Return whether the page was fetched lately and no reader has asked for it yet."""
-        page = self.pages.get((need.object_hash, need.number))
-        return page is not None and now_s - page.asked_s < _MOST_WAIT_S
+        """Return whether the page was fetched lately and no reader has asked for it yet, or its fetch failed
+        lately.
+        """
+        key = need.object_hash, need.number
+        page = self.pages.get(key)
+        if page is not None and now_s - page.asked_s < _MOST_WAIT_S:
+            return True
+        return bool(self._failed) and now_s < self._failed.get(key, (0.0, now_s))[1]
 
     def forget_job(self, job: str) -> None:
         """Forget the pages that were fetched for one job."""

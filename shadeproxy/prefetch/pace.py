@@ -128,10 +128,13 @@ class FetchPace:
         self._lost *= 1 - _LOST_LEARNING
 
     def note_lost(self) -> None:
-        """Record that a prefetched page was gone before its reader came. The reader fetched it again."""
-        self._lost += (1 - self._lost) * _LOST_LEARNING
-        if self._lost > _MOST_LOST:
-            self.pays = False
+        """Record that a prefetched page was gone before its reader came. The reader fetched it again. Pages
+        that are lost after prefetching stopped were fetched before, and do not count. Otherwise a job that
+        was restarted with another order would get no pages for minutes.
+        """
+        if self.pays:
+            self._lost += (1 - self._lost) * _LOST_LEARNING
+            self.pays = self._lost <= _MOST_LOST
 
     def note_late(self, latency_s: float, now_s: float) -> None:
         """Record that a reader came before its page did. Depth and window are raised, at most once in

@@ -96,8 +96,7 @@ class Prefetcher:
         self._known: dict[str, ResidentSamples] = {}  # By dataset.
         self._queue: list[Wanted] = []  # Soonest last.
         self._depth, self._pause_s = 0, PAUSE_S
-        self._flying: dict[int, _Flying] = {}
-        self._keys = count()
+        self._flying, self._keys = dict[int, _Flying](), count()
         self._flying_bytes = self._failures = self._refusals = 0
         self._fetched, self._paused = FetchedPages(), False
         self._woken = woken
@@ -343,8 +342,9 @@ class Prefetcher:
     def _landed(self, key: int, fetched: Fetched) -> None:
         flown = self._remove(key)
         walk = None if flown.wanted is None else self._walks.get(flown.wanted.job)
-        self._learn(fetched, self._clock.monotonic_s() - flown.began_s, walk)
-        self._fetched.land(page := (object_hash(flown.flight.ref), flown.flight.number))
+        self._learn(fetched, (now_s := self._clock.monotonic_s()) - flown.began_s, walk)
+        page = object_hash(flown.flight.ref), flown.flight.number
+        self._fetched.land(page, now_s, failed=isinstance(fetched.error, OriginError))
         if fetched.error is not None:
             self._forget(page)
         elif flown.wanted is not None:

@@ -1,22 +1,43 @@
 """A failure while prefetching harms neither readers nor other objects."""
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Unpack
 
 import pytest
 import structlog
 
-from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.errors import OriginAnswer, OriginError, OriginUnavailable
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.read.prefetch_port import Need
 from shadeproxy.hints.datasets import Sample
 from shadeproxy.hints.hashing import object_hash
+from shadeproxy.origin.base import OpenOptions, OriginRead
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 from tests.support.prefetching import Order, until, whole
 
 PAGE = 4096
+
+
+class FailingOrigin(MemoryOrigin):
+    """An origin that answers reads of the keys ``failing`` by ``error``. ``failed`` counts these reads."""
+
+    def __init__(self, failing: set[str], error: OriginError) -> None:
+        super().__init__()
+        self.failing, self.failed, self._error = failing, Counter[str](), error
+
+    @asynccontextmanager
+    async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
+        if ref.key in self.failing:
+            self.failed[ref.key] += 1
+            raise self._error
+        async with super().open(ref, **options) as reading:
+            yield reading
 
 
 def pauses(logs) -> list[dict]:
@@ -36,6 +57,39 @@ async def test_objects_that_cannot_be_had_stop_nobody_elses(make_fetching, statu
         await fetching.idle()
     assert fetching.counts()[3] >= 8
     assert pauses(logs) == []
+
+
+@pytest.mark.parametrize("error", [OriginAnswer(404, "NoSuchKey"), OriginUnavailable("down")])
+async def test_an_object_that_fails_for_good_is_asked_for_ever_more_rarely(make_fetching, error):
+    """While a job reads slowly, an object that it will read much later fails again and again. It is asked for
+    less and less often, and the other objects are fetched.
+    """
+    fetching = await make_fetching(origin=(origin := FailingOrigin({"k3", "k7"}, error)))
+    for number in range(20):
+        origin.put("b", f"k{number}", bytes(1000))
+    fetching.orders.announce("j", Order(whole(20), list(range(20)), rate_per_s=0.001))
+    for _ in range(120):
+        await fetching.idle()
+        await fetching.bench.clock.sleep(4)
+        fetching.orders.changed()
+    assert len(fetching.bench.cache.residents) == 18
+    assert 4 <= origin.failed["k3"] <= 20
+    assert 4 <= origin.failed["k7"] <= 20
+
+
+async def test_an_object_that_failed_for_a_while_is_prefetched_again(make_fetching):
+    fetching = await make_fetching(origin=(origin := FailingOrigin({"k3"}, OriginAnswer(404, "NoSuchKey"))))
+    for number in range(8):
+        origin.put("b", f"k{number}", bytes(1000))
+    fetching.orders.announce("j", Order(whole(8), list(range(8)), rate_per_s=0.001))
+    await fetching.idle()
+    assert not fetching.bench.cached(["k3"])
+    origin.failing.clear()
+    for _ in range(3):
+        await fetching.bench.clock.sleep(1)
+        fetching.orders.changed()
+        await fetching.idle()
+    assert fetching.bench.cached(["k3"])
 
 
 async def test_an_origin_that_refuses_everything_is_not_asked_all_the_time(make_fetching):

@@ -48,3 +48,19 @@ def test_prefetching_is_tried_again_within_a_minute_or_so():
         now_s += 1.0
         pace.note_reads(READS_PER_S, READS_PER_S, now_s)
     assert 20.0 < now_s < 90.0
+
+
+def test_it_begins_again_within_a_minute_however_many_pages_are_lost_after_it_stopped():
+    """Pages that were fetched before prefetching stopped may be lost long afterwards. A job that was
+    restarted with another order, for example, has many of them. They do not make the pause longer.
+    """
+    pace = FetchPace(0.0)
+    for _ in range(1000):
+        pace.note_lost()
+    assert not pace.pays
+    for second in range(1, 61):
+        pace.note_lost()
+        pace.note_reads(10, 10.0, float(second))
+        if pace.pays:
+            break
+    assert pace.pays

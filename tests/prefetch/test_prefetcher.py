@@ -243,8 +243,8 @@ async def test_however_long_the_origin_is_away_it_pauses_between_tries(make_fetc
     fetching = await make_fetching(
         origin=FaultyOrigin(memory, script=[Fault(error=OriginUnavailable("down"))] * 2000)
     )
-    fill(memory, 40)
-    fetching.orders.announce("j", Order(whole(40), list(range(40))))
+    fill(memory, 400)
+    fetching.orders.announce("j", Order(whole(400), list(range(400))))
     # Count more failures in a row than the largest power of two that a float can hold.
     while (failed := fetching.counts()[3]) < 1100:
         await fetching.bench.clock.sleep(6)
