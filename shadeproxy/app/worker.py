@@ -23,6 +23,7 @@ from shadeproxy.api.s3.exchange import EndedRequest
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.otel_handler import OtelRequests
 from shadeproxy.api.s3.otel_worker_misses import OtelWorkerMisses
+from shadeproxy.api.s3.part_writer import CLOSE_S
 from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.api.s3.relay_connection import dial
 from shadeproxy.api.s3.response import KEEPALIVE_S, PEER_KEEPALIVE_S
@@ -186,7 +187,11 @@ class WorkerProcess:
             listener.close()
             return
         server = await asyncio.get_running_loop().create_server(
-            make, sock=listener, backlog=_BACKLOG, ssl=self._tls
+            make,
+            sock=listener,
+            backlog=_BACKLOG,
+            ssl=self._tls,
+            ssl_shutdown_timeout=None if self._tls is None else CLOSE_S,
         )
         self._servers.append(server)
         if self._over.is_set():

@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
 from functools import partial
-from typing import cast
 
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.exchange import LATER
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import MOST_HEAD_BYTES, NO_HEAD, may_begin, too_long
 from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.part_writer import PartWriter, client_transport, is_unsent
 from shadeproxy.api.s3.pending_forward import PendingForward
 from shadeproxy.api.s3.pending_read import PendingRead
 from shadeproxy.api.s3.port import peer_of
@@ -27,6 +27,7 @@ from shadeproxy.core.pace import set_done
 MOST_HELD_BYTES = 256 * 1024
 _ABORT_S = 0.2
 """Time for a cancelled request to end."""
+_LOOK_S = 0.02
 
 
 class OpenConnections(set["S3Protocol"]):
@@ -108,8 +109,7 @@ class S3Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set up the connection, or refuse it if the limit of connections is reached."""
-        # A cast, because uvloop's own transport class is no subclass of asyncio's.
-        self.transport = cast("asyncio.Transport", transport)
+        self.transport = client_transport(transport)
         if not self._limiter.enter():
             self._ending = self._refused = True
             self._limiter.turn_away(transport)
@@ -133,6 +133,10 @@ class S3Protocol(asyncio.Protocol):
         if self._pending is not None:
             self._pending.paused = False
         self._resumed += 1
+        if isinstance(self.transport, PartWriter):
+            self.transport.go_on()
+            if self._paused:
+                return
         if self._drained is not None:
             # Many clients may become ready in one turn of the loop. The turn limiter spreads their work.
             self._s3.pace.call(partial(set_done, self._drained))
@@ -146,6 +150,8 @@ class S3Protocol(asyncio.Protocol):
         """Keep the connection open until earlier requests are answered. The transport alone would close it
         when its buffer is empty, because the transport does not know that a file is still being sent.
         """
+        if isinstance(self.transport, PartWriter):
+            self.transport.write_rest()
         self._half_closed = self._waits or (self._sender is not None and self._sender.busy)
         return self._half_closed
 
@@ -189,6 +195,9 @@ class S3Protocol(asyncio.Protocol):
                     await self._reading.over()
                 if self._sender is not None:
                     await self._sender.idle()
+                self._close()
+                while self.transport is not None and is_unsent(self.transport):  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             cut, reading = True, self._reading
             if self.transport is not None:

@@ -15,6 +15,7 @@ from shadeproxy.api.s3.connection import MOST_HELD_BYTES
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.head import MOST_HEAD_BYTES, Head, may_begin
 from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.part_writer import PartWriter, is_unsent
 from shadeproxy.api.s3.pending_forward import PendingForward
 from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.relay_connection import RelayConnection
@@ -136,8 +137,9 @@ class WorkerProtocol(WatchedClient):
             self._coordinator.pause()
 
     def resume_writing(self) -> None:
-        self._paused = False
-        self._steps += 1
+        super().resume_writing()
+        if self._paused:
+            return
         if self._coordinator is not None:
             self._coordinator.resume()
         if self._drained is not None:
@@ -158,9 +160,15 @@ class WorkerProtocol(WatchedClient):
 
     def _close(self) -> None:
         super()._close()
-        if self._client is not None and self._client.get_extra_info("sslcontext") is not None:
-            # An idle client may not answer the end of TLS. So a process that stops does not wait for long.
-            self._loop.call_later(_GOODBYE_S, self._others.discard, self)
+        if isinstance(self._client, PartWriter):
+            self._loop.call_later(_GOODBYE_S, self._leave)
+
+    def _leave(self) -> None:
+        """Let this process stop although an idle client may not answer the end of TLS."""
+        if self._client is not None and is_unsent(self._client):
+            self._loop.call_later(_GOODBYE_S, self._leave)
+        else:
+            self._others.discard(self)
 
     @property
     def _is_busy(self) -> bool:

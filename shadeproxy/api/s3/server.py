@@ -12,6 +12,7 @@ from shadeproxy.api.s3.connection import OpenConnections, S3Protocol
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.part_writer import CLOSE_S
 from shadeproxy.api.s3.response import KEEPALIVE_S
 from shadeproxy.core.clock import SystemClock
 
@@ -51,7 +52,10 @@ class S3Server:
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Accept clients at an address, and return the address. ``port`` 0: any free port. Raises OSError."""
         loop = asyncio.get_running_loop()
-        made = await loop.create_server(self, host, port, ssl=tls, backlog=BACKLOG, reuse_address=True)
+        closing_s = None if tls is None else CLOSE_S
+        made = await loop.create_server(
+            self, host, port, ssl=tls, ssl_shutdown_timeout=closing_s, backlog=BACKLOG, reuse_address=True
+        )
         self._accepting.append(made)
         at: tuple[str, int] = made.sockets[0].getsockname()[:2]
         return at
@@ -62,7 +66,10 @@ class S3Server:
         if bound.family == socket.AF_UNIX:
             made = await loop.create_unix_server(self, sock=bound, backlog=BACKLOG)
         else:
-            made = await loop.create_server(self, sock=bound, ssl=tls, backlog=BACKLOG)
+            closing_s = None if tls is None else CLOSE_S
+            made = await loop.create_server(
+                self, sock=bound, ssl=tls, ssl_shutdown_timeout=closing_s, backlog=BACKLOG
+            )
         self._accepting.append(made)
 
     def stop_accepting(self) -> None:

@@ -6,8 +6,8 @@ and the client takes none.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import cast
 
+from shadeproxy.api.s3.part_writer import PartWriter, client_transport
 from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.response import break_off
 from shadeproxy.api.s3.sender import Copying
@@ -94,10 +94,20 @@ class WatchedClient(asyncio.Protocol):
             break_off(self._client)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, because uvloop's own transport class is no subclass of asyncio's.
-        self._client = cast("asyncio.Transport", transport)
+        self._client = client_transport(transport)
         self.writer = Copying(self._client)
         self._timer = self._loop.call_later(self._keepalive_s, self._look)
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._steps += 1
+        if isinstance(self._client, PartWriter):
+            self._client.go_on()
+
+    def eof_received(self) -> None:
+        """Write what is left of a hit, because its client has closed its sending side."""
+        if isinstance(self._client, PartWriter):
+            self._client.write_rest()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if self.writer is not None:
