@@ -172,7 +172,7 @@ def _make_blockbuster() -> BlockBuster:
         # This function has an event loop of its own, in a thread that may block.
         function.can_block_in("origin/credentials.py", "_resolve")
     # This function sends pages in memory to a socket that does not block.
-    blocked.functions["os.sendfile"].can_block_in("s3/sender.py", "_send_on")
+    blocked.functions["os.sendfile"].can_block_in("s3/sender.py", "_push")
     return blocked
 
 

@@ -7,7 +7,7 @@ then. The listener derives the status and the span of its answer from ``reading.
 many bytes were read.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from enum import Enum, IntEnum, auto
 from pathlib import Path
@@ -96,11 +96,13 @@ class PageHandle:
     is valid, ``window[start:stop]`` is the page's body. Copy the body, or pin it through ``tier``, before any
     other code runs. ``fresh_until_s``: Unix time from which the freshness rule asks for a check. ``first``:
     the page's first byte within the object. ``can_wait``: True if touching the body may wait for a device;
-    then ask ``tier.is_hot`` first. ``sendable``: the blocks that may leave by sendfile. ``marked_sent``: True
-    if all these blocks are marked as sent. ``place``: the page's place for other processes on this host, if a
-    caller asked for it. ``access_record``: the row that the last read through this handle added to the access
-    log (read/access_log.py). ``body_hash``: the hash that the whole body must have before bytes are sent;
-    None: no check is needed (``Tier.hash_to_check``).
+    then ask ``tier.is_hot`` first. ``load_again``: for such a page, reads the pinned body into the page cache
+    again and checks it; raises TierError if the page is damaged or gone. ``sendable``: the blocks that may
+    leave by sendfile; None if the page is not sent in slices. ``marked_sent``: True if all these blocks are
+    marked as sent. ``place``: the page's place for other processes on this host, if a caller asked for it.
+    ``access_record``: the row that the last read through this handle added to the access log
+    (read/access_log.py). ``body_hash``: the hash that the whole body must have before bytes are sent; None:
+    no check is needed (``Tier.hash_to_check``).
     """
 
     __slots__ = (
@@ -109,6 +111,7 @@ class PageHandle:
         "can_wait",
         "first",
         "fresh_until_s",
+        "load_again",
         "location",
         "marked_sent",
         "meta",
@@ -157,6 +160,7 @@ class PageHandle:
         self.window = window
         self.start = start
         self.stop = stop
+        self.load_again: LoadAgain | None = None
         self.sendable: SendableBlocks | None = None
         self.marked_sent = False
         self.place: Place | None = None
@@ -180,6 +184,9 @@ class PageHandle:
         return self.first <= span.start and span.stop <= self.first + self.stop - self.start
 
 
+LoadAgain = Callable[[PageHandle], Awaitable[None]]
+
+
 class SendfileSlice(NamedTuple):
     """The bytes ``[start, stop)`` of a page handle's file, for sending by sendfile. They are also the bytes
     ``[start, stop)`` of the handle's window.
@@ -196,9 +203,18 @@ class SendfileSlice(NamedTuple):
     stop: int
 
     def pin(self) -> memoryview:
-        """Return the bytes ``[start, stop)``, pinned. Raises TierError."""
+        """Return the bytes ``[start, stop)``, pinned. Call this in the turn of the event loop in which the
+        handle was validated. Raises TierError.
+        """
         handle = self.handle
-        return handle.tier.pin(handle.location)[self.start - handle.start : self.stop - handle.start]
+        body = handle.tier.pin_window(handle.location, handle.start, handle.stop)
+        return body[self.start - handle.start : self.stop - handle.start]
+
+    def take(self) -> bytes | memoryview:
+        """Return the bytes ``[start, stop)`` for a transport, which may hold them for long: pinned, or as a
+        copy if touching them later might wait for a device. Call this when ``pin`` may be called.
+        """
+        return self.handle.window[self.start : self.stop].tobytes() if self.handle.can_wait else self.pin()
 
 
 class Located(NamedTuple):

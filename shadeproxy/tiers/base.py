@@ -92,9 +92,9 @@ class SendableBlocks(NamedTuple):
     """The blocks that belong to one record alone: bytes ``[start, stop)`` of ``file``.
 
     Sendfile may send any of these bytes. The other bytes of the record must be copied, because their blocks
-    may also hold bytes of other records.
+    may also hold bytes of other records. ``file``: None if all bytes must be copied; the range is then empty.
     """
 
-    file: SendableFile
+    file: SendableFile | None
     start: int
     stop: int

@@ -51,12 +51,15 @@ class RecordReads:
         """Return whether header and body are in the page cache. If the record shares a block, its hashes must
         be right too.
         """
+        return self.is_resident(location) and (not shares_block(location) or self._is_right(location))
+
+    def is_resident(self, location: Location) -> bool:
+        """Return whether header and body are in the page cache; see ``Tier.is_resident``."""
         segment, offset, most_bytes = self._resolve(location)
         try:
-            is_resident = segment.is_resident(offset, most_bytes)
+            return segment.is_resident(offset, most_bytes)
         except OSError:
             return False
-        return is_resident and (not shares_block(location) or self._is_right(location))
 
     def hash_to_check(self, location: Location) -> int | None:
         """Return the hash of the body of a record that shares a block; see ``Tier.hash_to_check``."""

@@ -211,6 +211,12 @@ class Tier(Protocol):
         """
         ...
 
+    def is_resident(self, location: Location) -> bool:
+        """Return whether the record is in memory, so that reading it does not wait for the device. Nothing is
+        checked. The location may have been released, as long as a view of its body is alive.
+        """
+        ...
+
     def hash_to_check(self, location: Location) -> int | None:
         """Return the hash (xxh3-64) of a body on a disk whose record shares a block of 4 KiB with another
         record. Check the body by it each time that its bytes are used: a read of the other record brings the

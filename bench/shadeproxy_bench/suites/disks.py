@@ -16,6 +16,7 @@ import numpy as np
 
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
+from shadeproxy.engine.storage.disk_page import DiskPage
 from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.registry import HintRegistry
@@ -85,7 +86,8 @@ async def _read(cache: PageCache, seconds: float) -> float:
     async def reader() -> None:
         while time.monotonic() < ends_s:
             number = on_disk[int(random.integers(len(on_disk)))]
-            view = await cache.view(_slot(cache, number))
+            page = await cache.view(_slot(cache, number))
+            view = page.view if isinstance(page, DiskPage) else page
             if bytes(view[:4]) != number.to_bytes(4, "big"):
                 raise BenchError(f"object {number} has wrong bytes")
             delivered[0] += len(view)

@@ -390,7 +390,7 @@ cdef class CompiledHits:
         """
         cdef Py_ssize_t sent, position = start
         cdef Piece piece
-        cdef bint may_sendfile = handle.sendable is not None
+        cdef bint may_sendfile = handle.sendable is not None and handle.sendable[0] is not None
         file = cut_piece(handle, start, stop, window, &piece)
         if may_sendfile and (descriptor < 0 or piece.last - piece.first < self.sendfile_bytes or piece.last != stop):
             out.send(head, slice_of(self, handle, file, &piece))
@@ -398,11 +398,7 @@ cdef class CompiledHits:
         sent = push_head(descriptor, head, &piece, &position)
         if position < stop:
             head = head[max(sent, 0):]
-            file_slice = slice_of(self, handle, file, &piece)
-            if not may_sendfile and not can_pin(handle, file_slice):
-                out.transport.write(head + PyBytes_FromStringAndSize(window + position, stop - position))
-            else:
-                out.go_on(head, position, file_slice)
+            out.go_on(head, position, slice_of(self, handle, file, &piece))
         return 0
 
 
@@ -412,19 +408,6 @@ cdef int ready(out) except? -2:
     if descriptor == UNASKED:
         descriptor = out.open()
     return descriptor if descriptor >= 0 and not get(out, WRITER, OUT_TRANSPORT).get_write_buffer_size() else -1
-
-
-cdef bint can_pin(handle, file_slice) except -1:
-    """Return whether the rest of the page could be pinned. Pinning reads the record's header, so check first that this
-    does not wait for a disk: the ``is_hot`` of this module looks only at the bytes to be sent.
-    """
-    if handle.can_wait and not handle.tier.is_hot(handle.location):
-        return False
-    try:
-        file_slice.pin()
-    except Exception:
-        return False  # The record is damaged. A read of the whole page will find and handle that.
-    return True
 
 
 cdef bint may_send(handle, const char* window, Py_ssize_t start, Py_ssize_t stop) except -1:

@@ -85,7 +85,7 @@ cdef object cut_piece(handle, Py_ssize_t start, Py_ssize_t stop, const char* win
 
 
 cdef Py_ssize_t push(int to, const Piece* piece, Py_ssize_t position) noexcept nogil:
-    """Send from ``position`` on, as ``Sender._send_on`` does, and return the new position. An error only ends the
+    """Send from ``position`` on, as ``Sender._push`` does, and return the new position. An error only ends the
     sending: the next attempt, by sender.py, meets it again and handles it.
     """
     cdef Py_ssize_t until

@@ -236,7 +236,9 @@ class S3Protocol(asyncio.Protocol):
         before, self._taken = self._taken, self._progress()
         if self._taken is not None and self._taken == before:
             # Cut off a client that takes no bytes: it keeps a page pinned, or memory that other clients need.
-            self._s3.report_cut(f"the client took nothing for {self._keepalive_s:g} s")
+            waits_for_disk = self._sender is not None and self._sender.is_loading
+            cause = "a disk gave nothing" if waits_for_disk else "the client took nothing"
+            self._s3.report_cut(f"{cause} for {self._keepalive_s:g} s")
             if self.transport is not None:
                 break_off(self.transport)
             return

@@ -2,17 +2,24 @@
 
 Laws: bytes leave in the order in which they are given. A file is sent only while no bytes wait in the
 transport, and the transport is used only while no bytes of a file wait (``busy``). Only bytes that a
-``SendfileSlice`` allows leave by sendfile (tiers/sendfile.py); all others are copied.
+``SendfileSlice`` allows leave by sendfile (tiers/sendfile.py); all others are copied. After a wait, bytes of
+a page on a disk are sent only if they are still in the page cache, where they were checked. Otherwise they
+are first loaded and checked again, off the event loop.
 """
 
 import asyncio
 import errno
 import os
 import socket
+from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from shadeproxy.api.s3.response import break_off
-from shadeproxy.engine.base import SendfileSlice
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.engine.base import PageHandle, SendfileSlice
+from shadeproxy.engine.storage.disk_page import EDGE_BYTES
+from shadeproxy.tiers.base import SendableFile
 
 LEAST_BYTES = 16 * 1024
 """Slices with fewer bytes are copied, because that takes one system call instead of two or three."""
@@ -80,7 +87,30 @@ class Copying(DirectWriter):
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
         """Send ``head``, then the bytes of ``slices``."""
-        self.transport.writelines((head, *(file_slice.pin() for file_slice in slices)))
+        self.transport.writelines((head, *(file_slice.take() for file_slice in slices)))
+
+
+class _Piece(NamedTuple):
+    """Bytes ``[start, stop)`` of ``window`` that wait for the client. Of these, ``[first, last)`` may leave
+    ``file`` by sendfile.
+
+    ``pinned``: keeps the page, so that its bytes do not change before the kernel has taken all of them.
+    ``handle``: the handle of a page on a disk, which may leave the page cache; otherwise None.
+    """
+
+    window: memoryview
+    file: SendableFile | None
+    start: int
+    first: int
+    last: int
+    stop: int
+    pinned: memoryview | None = None
+    handle: PageHandle | None = None
+
+    @property
+    def is_resident(self) -> bool:
+        """True if the bytes can be touched without waiting."""
+        return self.handle is None or self.handle.tier.is_resident(self.handle.location)
 
 
 class Sender(DirectWriter):
@@ -89,11 +119,10 @@ class Sender(DirectWriter):
     """
 
     __slots__ = (
-        "_keep",
+        "_load",
         "_on_cut",
         "_on_idle",
-        "_position",
-        "_rest",
+        "_pieces",
         "_sent",
         "_waiters",
         "waiting",
@@ -105,17 +134,22 @@ class Sender(DirectWriter):
         super().__init__(transport)
         self._on_idle = on_idle
         self._on_cut = on_cut
-        self.waiting: SendfileSlice | None = None
-        """The slice whose bytes wait until the client takes more of them; None unless ``busy``."""
-        self._rest: tuple[SendfileSlice, ...] = ()
-        self._keep: list[memoryview] = []
-        self._position = self._sent = 0
+        self.waiting: _Piece | None = None
+        """The piece whose bytes wait until the client takes more of them; None unless ``busy``."""
+        self._pieces: deque[_Piece] = deque()  # The pieces that follow it.
+        self._load: asyncio.Task[None] | None = None
+        self._sent = 0
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def busy(self) -> bool:
         """True if bytes of a file wait until the client takes more of them."""
         return self.waiting is not None
+
+    @property
+    def is_loading(self) -> bool:
+        """True while the bytes that must be sent next are read from a disk."""
+        return self._load is not None
 
     @property
     def sent(self) -> int:
@@ -137,21 +171,27 @@ class Sender(DirectWriter):
         file_slice, rest = slices[0], slices[1:]
         self.open()
         direct, first = self._direct, file_slice.first
-        if direct is None or file_slice.last - first < LEAST_BYTES or self.transport.get_write_buffer_size():
-            self.transport.writelines((head, *(one.pin() for one in slices)))
+        waiting_bytes = self.transport.get_write_buffer_size()
+        # A page on a disk must not wait in the transport, which would touch it at any time.
+        if direct is None or (
+            not file_slice.handle.can_wait and (waiting_bytes or file_slice.last - first < LEAST_BYTES)
+        ):
+            self.transport.writelines((head, *(one.take() for one in slices)))
             return
         lead = (
             head
             if first == file_slice.start
             else b"".join((head, file_slice.handle.window[file_slice.start : first]))
         )
-        try:
-            sent = direct.send(lead, _FLAGS)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            self._cut(error)
-            return
+        sent = 0
+        if not waiting_bytes:
+            try:
+                sent = direct.send(lead, _FLAGS)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._cut(error)
+                return
         self.go_on(lead[sent:], first, file_slice, *rest)
 
     def go_on(self, lead: bytes, position: int, file_slice: SendfileSlice, *rest: SendfileSlice) -> None:
@@ -163,19 +203,27 @@ class Sender(DirectWriter):
         """
         direct = self._direct
         assert direct is not None, "a sender with a descriptor has a socket"
-        if lead:
+        if lead and not file_slice.handle.can_wait:
             tail = file_slice.pin()[position - file_slice.start :]
             self.transport.writelines((lead, tail, *(one.pin() for one in rest)))
             return
         self._sent += max(position - file_slice.first, 0)
-        self.waiting, self._rest, self._position = file_slice, rest, position
-        self._send_on(direct, file_slice)
-        if rest:
-            self._send_rest(direct)
-        if self.waiting is not None:
-            # Keep the pages pinned, because their bytes must not change before the kernel has taken all of
-            # them.
-            self._keep = [one.pin() for one in (self.waiting, *self._rest)]
+        slices = [file_slice, *rest]
+        if lead:
+            self.transport.write(lead)
+        while slices and not lead:
+            handle, file, _, first, last, stop = slices[0]
+            position = self._push(direct, _Piece(handle.window, file, position, first, last, stop))
+            if position < 0:
+                return
+            if position < stop:
+                break
+            del slices[0]
+            position = slices[0].start if slices else 0
+        for one in slices:
+            self._pieces += _pieces_of(one, position if one is slices[0] else one.start)
+        if slices:
+            self.waiting = self._pieces.popleft()
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
     async def idle(self) -> None:
@@ -187,56 +235,84 @@ class Sender(DirectWriter):
 
     def close(self) -> None:
         """Close the second socket, because the connection has ended. Idempotent."""
-        if self._direct is not None and self._keep:
+        if self._direct is not None and self.waiting is not None:
             asyncio.get_running_loop().remove_writer(self._direct.fileno())
+        if self._load is not None:
+            self._load.cancel()
+            self._load = None
         super().close()
         self._end()
 
     # ------------------------------------------------------------------ inside
 
-    def _send_on(self, direct: socket.socket, file_slice: SendfileSlice) -> None:
-        """Send a slice from ``_position`` on, until all of it is sent or the client takes no more. Bytes that
-        may leave by sendfile do so.
+    def _push(self, direct: socket.socket, piece: _Piece) -> int:
+        """Send the bytes of ``piece`` as far as the client takes them now. Return the position of the first
+        byte that was not sent; -1 if the connection was reset because of an error.
         """
-        begin = position = self._position
-        handle, file, _, first, last, stop = file_slice
+        window, file, position, first, last, stop = piece[:6]
         try:
             while position < first < last:
-                position += direct.send(handle.window[position:first], _FLAGS)
+                position += direct.send(window[position:first], _FLAGS)
             while file is not None and first <= position < last:
                 count = os.sendfile(direct.fileno(), file.descriptor, position, last - position)
                 if not count:
                     raise OSError(errno.EIO, "the segment file ends before the record does")  # noqa: TRY301
                 position += count
             while position < stop:
-                position += direct.send(handle.window[position:stop], _FLAGS)
+                position += direct.send(window[position:stop], _FLAGS)
         except BlockingIOError:
             pass
         except OSError as error:
             self._cut(error)
-            position, self._rest = stop, ()
-        self._sent += position - begin
-        self._position = position
-        if position == stop:
-            self.waiting = None
+            return -1
+        finally:
+            self._sent += position - piece.start
+        return position
 
-    def _send_rest(self, direct: socket.socket) -> None:
-        """Send the slices after the first, as far as the client takes bytes now."""
-        while self.waiting is None and self._rest:
-            file_slice, self._rest = self._rest[0], self._rest[1:]
-            self.waiting, self._position = file_slice, file_slice.start
-            self._send_on(direct, file_slice)
+    def _push_waiting(self, direct: socket.socket, piece: _Piece) -> bool:
+        """Send the waiting piece. Return True if the client has taken all of it."""
+        position = self._push(direct, piece)
+        if 0 <= position < piece.stop:
+            self.waiting = piece._replace(start=position)
+            return False
+        if position < 0:
+            self._pieces.clear()
+        self.waiting = self._pieces.popleft() if self._pieces else None
+        return True
 
     def _continue(self, direct: socket.socket) -> None:
-        if self.waiting is not None:
-            self._send_on(direct, self.waiting)
-        self._send_rest(direct)
-        if self.waiting is None:
-            asyncio.get_running_loop().remove_writer(direct.fileno())
-            self._end()
-            self._on_idle()
+        if self.transport.get_write_buffer_size():
+            return  # The head leaves first. The transport sends it as soon as the client takes more.
+        while (piece := self.waiting) is not None:
+            if not piece.is_resident:
+                loop = asyncio.get_running_loop()
+                loop.remove_writer(direct.fileno())
+                self._load = loop.create_task(self._load_again(direct, piece))
+                return
+            if not self._push_waiting(direct, piece):
+                return
+        asyncio.get_running_loop().remove_writer(direct.fileno())
+        self._end()
+        self._on_idle()
 
-    def _cut(self, error: OSError) -> None:
+    async def _load_again(self, direct: socket.socket, piece: _Piece) -> None:
+        """Load the page of the waiting piece and check it. Then go on."""
+        assert piece.handle is not None, "only a page on a disk leaves memory"
+        assert piece.handle.load_again is not None, "it has a handle of such a page"
+        try:
+            await piece.handle.load_again(piece.handle)
+        except ShadeProxyError as error:
+            self._load = None
+            self._cut(error)
+            self._end()
+            return
+        self._load = None
+        # The piece is sent without another look, so that the answer goes on even if the kernel drops the page
+        # after each load.
+        self._push_waiting(direct, piece)
+        asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
+
+    def _cut(self, error: OSError | ShadeProxyError) -> None:
         """Reset the connection after an error of the client's socket or of the file, so that the answer does
         not look complete.
         """
@@ -245,8 +321,29 @@ class Sender(DirectWriter):
         break_off(self.transport)
 
     def _end(self) -> None:
-        self.waiting, self._rest, self._keep = None, (), []
+        self.waiting = None
+        self._pieces.clear()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _pieces_of(file_slice: SendfileSlice, position: int) -> list[_Piece]:
+    """Return the bytes of a slice from ``position`` on, for a wait. Raises TierError.
+
+    Of a page on a disk, the first and the last bytes are copied (``EDGE_BYTES``), because after the wait
+    ``is_resident`` says nothing about blocks that the page shares with others.
+    """
+    handle, file, _, first, last, stop = file_slice
+    window = handle.window
+    pinned = handle.tier.pin_window(handle.location, handle.start, handle.stop)
+    if not handle.can_wait:
+        return [_Piece(window, file, position, first, last, stop, pinned)]
+    begin = min(position + EDGE_BYTES, stop)
+    end = max(begin, stop - EDGE_BYTES)
+    first = max(first, begin)
+    middle = _Piece(window, file, begin, first, max(first, min(last, end)), end, pinned, handle)
+    edges = [memoryview(bytes(window[start:till])) for start, till in ((position, begin), (end, stop))]
+    head, tail = [_Piece(edge, None, 0, 0, 0, len(edge)) for edge in edges]
+    return [piece for piece in (head, middle, tail) if piece.start < piece.stop]

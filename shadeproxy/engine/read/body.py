@@ -3,10 +3,11 @@
 from typing import Protocol
 
 from shadeproxy.core.deadline import Deadline
-from shadeproxy.core.errors import OriginError, Overloaded, ShadeProxyError
+from shadeproxy.core.errors import OriginError, Overloaded, ShadeProxyError, TierError
 from shadeproxy.core.ranges import pages_of, span_within
 from shadeproxy.core.types import ObjectMeta, Span
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
+from shadeproxy.engine.storage.disk_page import DiskPage
 
 
 class PagedReading(Protocol):
@@ -26,11 +27,11 @@ class PagedReading(Protocol):
         """Count the demand read of ``span``, once."""
         ...
 
-    async def page(self, number: int, stop: int) -> memoryview | Flight:
+    async def page(self, number: int, stop: int) -> memoryview | DiskPage | Flight:
         """Return a page of the answer: its bytes if it is resident, otherwise the flight that fetches it."""
         ...
 
-    async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | None:
+    async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | DiskPage | None:
         """Return the bytes of a page from its tier, after its flight failed with ``error``. Such a page came
         by a flight only because its tier was slow. None: no tier has the page.
         """
@@ -52,9 +53,10 @@ class Body:
         self._page_size = page_size
         self._numbers = pages_of(span, page_size)
         self._number = self._numbers.start
-        self._flight: Flight | None = None
-        self._position = 0
-        self._stop = 0
+        self._page: memoryview | DiskPage | Flight | None = (
+            None  # The current page; None before it is opened.
+        )
+        self._position = self._stop = 0  # The wanted bytes of the current page that are still to come.
         self._started = False
         self._begun = False  # True if a piece of the current page has come.
 
@@ -67,63 +69,69 @@ class Body:
             self._reading.count(self._reading.meta, self._span)
         if self._number >= self._numbers.stop:
             raise StopAsyncIteration
+        piece: memoryview | None = None
         try:
-            if self._flight is None:
-                page = await self._open_page()
-                if isinstance(page, memoryview):
-                    return self._rest_of(page)
-                self._flight = page
-            # The deadline concerns the first piece of a page. After that, the flight must keep a minimum
-            # rate.
-            deadline = None if self._begun else self._reading.deadline_of(self._number)
-            try:
-                piece = await self._flight.piece(self._position, self._stop, deadline)
-            except (OriginError, Overloaded) as error:
-                if (view := await self._late_page(self._flight, error)) is None:
-                    raise
-                self._flight = None
-                return self._rest_of(view)
-            self._begun = True
+            while piece is None:
+                if self._page is None:
+                    self._page = await self._open_page()
+                piece = await self._next_piece(self._page)
         except BaseException:
             await self.aclose()
             raise
-        if self._reading.detached.many:
-            piece = memoryview(bytes(piece))
+        self._begun = True
         self._position += len(piece)
         if self._position == self._stop:
-            self._flight = None
+            self._page = None
             self._reading.done(self._number, served=True)
             self._number += 1
         return piece
 
-    def _rest_of(self, page: memoryview) -> memoryview:
-        """Return the wanted bytes of ``page``, which is complete, and go on to the next page."""
-        self._number += 1
-        self._begun = True
-        return page[self._position : self._stop]
+    async def _next_piece(self, page: memoryview | DiskPage | Flight) -> memoryview | None:
+        """Return the next bytes of ``page``, the current page. Return None if ``_page`` has changed."""
+        if isinstance(page, memoryview):
+            return page[self._position : self._stop]
+        # The deadline concerns the first piece of a page. After that, a flight must keep a minimum rate.
+        deadline = None if self._begun else self._reading.deadline_of(self._number)
+        try:
+            piece = await page.piece(self._position, self._stop, deadline)
+        except (OriginError, Overloaded) as error:
+            if (late := await self._late_page(page, error)) is None:
+                raise
+            self._page = late
+            return None
+        except TierError:
+            self._page = None  # The bytes have left the page cache, so open the page again.
+            return None
+        if isinstance(page, DiskPage) or not self._reading.detached.many:
+            return piece
+        return memoryview(bytes(piece))
 
-    async def _late_page(self, flight: Flight, error: ShadeProxyError) -> memoryview | None:
+    async def _late_page(
+        self, page: Flight | DiskPage, error: ShadeProxyError
+    ) -> memoryview | DiskPage | None:
         # If bytes of a doubtful flight were passed on, they may be wrong. No other copy of the page can
         # repair that, so the answer must end with an error.
-        if flight.doubtful and self._begun:
+        if page.doubtful and self._begun:
             return None
         return await self._reading.late_page(self._number, error)
 
     async def aclose(self) -> None:
         """Leave the flight that was being read; idempotent."""
-        if self._flight is not None:
-            self._flight = None
+        if self._page is not None:
+            self._page = None
             self._reading.done(self._number)
         self._number = self._numbers.stop
 
-    async def _open_page(self) -> memoryview | Flight:
+    async def _open_page(self) -> memoryview | DiskPage | Flight:
+        """Open the page whose bytes are wanted next. If some of them have come, only the rest is wanted."""
         number, span = self._number, self._span
         if self._begun and self._reading.deadline is not None:
             # The answer has begun. The first byte of each further page has as much time as the first byte of
             # the answer had.
             self._reading.deadline = self._reading.deadline.renewed()
         self._begun = False
-        self._position, self._stop = span_within(span, number, self._page_size, self._reading.meta.size)
+        if self._position == self._stop:
+            self._position, self._stop = span_within(span, number, self._page_size, self._reading.meta.size)
         try:
             return await self._reading.page(number, self._numbers.stop)
         except BaseException:

@@ -18,6 +18,7 @@ from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Page, Sourc
 from shadeproxy.engine.base import FoundSamples, Hit, Located, PageHandle, SendfileSlice
 from shadeproxy.engine.read.access_log import AccessLog
 from shadeproxy.engine.read.sample_lookup import SOURCES, SampleLookup
+from shadeproxy.engine.storage.disk_page import MOST_COPIED_BYTES
 from shadeproxy.engine.storage.hot_pages import COPY_BYTES
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.datasets import Dataset, Ids
@@ -86,11 +87,16 @@ class Hits:
     def ready(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> bool:
         """Return whether ``read`` would answer now. Records nothing."""
         pieces = self._pieces(ref, meta, span, most=MOST_PAGES)
-        return pieces is not None and all(self._cache.hot.is_ready(piece.slot) for piece in pieces)
+        hot = self._cache.hot
+        return (
+            pieces is not None
+            and all(hot.is_ready(piece.slot) for piece in pieces)
+            and (span.length <= MOST_COPIED_BYTES or not any(hot.can_wait(piece.slot) for piece in pieces))
+        )
 
     def read(self, ref: ObjectRef, meta: ObjectMeta, span: Span, told: Told) -> Hit | None:
         """Return the bytes of ``span``, and record the read. Return None if a page is missing, cold or not
-        verified.
+        verified, or if ``span`` is long and a page is on a disk (``take``).
         """
         pieces = self._pieces(ref, meta, span, most=MOST_PAGES)
         if pieces is None:
@@ -100,7 +106,12 @@ class Hits:
             view = self._cache.hot.view(slot)
             if view is None:
                 return None
-            views.append(view[within.start : within.stop])
+            part = view[within.start : within.stop]
+            if self._cache.hot.can_wait(slot):
+                if span.length > MOST_COPIED_BYTES:
+                    return None
+                part = memoryview(bytes(part))
+            views.append(part)
         self.access_log.record_pages([piece.slot for piece in pieces], explained=told())
         return Hit(self._source(pieces), tuple(views))
 
@@ -149,21 +160,24 @@ class Hits:
         """Return the bytes of a handle, and record the read. Return None if the handle is no longer valid.
 
         If the page has at most COPY_BYTES bytes, its bytes are not pinned: copy them before any other code
-        runs.
+        runs. Longer bytes of a page on a disk are a copy, because touching them later might wait for the
+        disk. More than MOST_COPIED_BYTES of such a page are not returned (None).
         """
         if not is_good(handle, self._residents.stamps, now_s, touch=True):
             return None
         start, stop = handle.start, handle.stop
+        first, last = (start, stop) if span is None else handle.bounds(span)
         if stop - start <= COPY_BYTES:
-            body = handle.window[start:stop]
-        else:
+            body = handle.window[first:last]
+        elif not handle.can_wait:
             try:
-                body = handle.tier.pin_window(handle.location, start, stop)
+                body = handle.tier.pin_window(handle.location, start, stop)[first - start : last - start]
             except TierError:
                 return None
-        if span is not None:
-            first, last = handle.bounds(span)
-            body = body[first - start : last - start]
+        elif last - first <= MOST_COPIED_BYTES:
+            body = memoryview(bytes(handle.window[first:last]))
+        else:
+            return None
         self._record(handle, job, span)
         return body
 
@@ -276,7 +290,7 @@ def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
         start, stop = handle.bounds(span)
     first = max(start, sendable.start)
     last = max(first, min(stop, sendable.stop))
-    if first < last and not handle.marked_sent:
+    if file is not None and first < last and not handle.marked_sent:
         # Mark all sendable blocks of the page as sent, because marking single ranges costs more. The price:
         # when the page is dropped, even blocks that were not sent become holes, although they could have been
         # overwritten.

@@ -8,6 +8,7 @@ import asyncio
 
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import DeadlineExceeded
+from shadeproxy.engine.storage.disk_page import DiskPage
 from shadeproxy.engine.storage.page_cache import PageCache
 
 
@@ -16,10 +17,10 @@ class PendingLoads:
 
     def __init__(self, cache: PageCache) -> None:
         self._cache = cache
-        self._running: dict[int, asyncio.Task[memoryview]] = {}
+        self._running: dict[int, asyncio.Task[memoryview | DiskPage]] = {}
 
-    async def view(self, number: int, slot: int, limit: Deadline | None) -> memoryview:
-        """Return the body of a page; see ``PageCache.view``. Raises DeadlineExceeded if a disk has not given
+    async def view(self, number: int, slot: int, limit: Deadline | None) -> memoryview | DiskPage:
+        """Return the body of a page; see ``PageViews.view``. Raises DeadlineExceeded if a disk has not given
         the page by ``limit``; the load then goes on until ``stop``, and the next call waits for it.
         """
         load = self._running.pop(number, None)
@@ -50,7 +51,7 @@ class PendingLoads:
             self.stop(number)
 
 
-def _retrieve(load: asyncio.Task[memoryview]) -> None:
+def _retrieve(load: asyncio.Task[memoryview | DiskPage]) -> None:
     """Retrieve the error of a load, so that the event loop does not report one for which nothing waits."""
     if not load.cancelled():
         load.exception()

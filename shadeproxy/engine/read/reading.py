@@ -28,6 +28,7 @@ from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.needed import span_needed
 from shadeproxy.engine.read.pending_loads import PendingLoads
+from shadeproxy.engine.storage.disk_page import DiskPage
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.origin.base import CallbackOrigin, OriginRead
 
@@ -67,7 +68,7 @@ class EngineReading:
         """The loads of pages of ``_late`` that go on; None if there were none."""
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
-        self._loaded: tuple[int, memoryview] | None = None
+        self._loaded: tuple[int, memoryview | DiskPage] | None = None
         self.explained = False
         """True if an order, scores or an earlier try explain the read. Page histories do not count an
         explained read.
@@ -181,16 +182,16 @@ class EngineReading:
             return PassedBody(self._passed, span, self._count_passed)
         return Body(self, span, self._page_size)
 
-    async def page(self, number: int, stop: int) -> "memoryview | Flight":
+    async def page(self, number: int, stop: int) -> memoryview | DiskPage | Flight:
         """Return a page of the answer: its bytes, or the flight that fetches them. Call ``done`` afterwards
         to leave the flight.
 
         ``stop``: end of the answer's page numbers. Missing pages before ``stop`` are read ahead.
         """
         flight = self.joined.get(number)
-        view = await self._resident(number) if flight is None else None
-        if view is not None:
-            return view
+        page = await self._resident(number) if flight is None else None
+        if page is not None:
+            return page
         if flight is not None and number in self._readahead and not flight.ended:
             # The reader was faster than reading ahead, so read more pages ahead.
             self._readahead_pages = min(2 * self._readahead_pages, _MOST_READAHEAD_PAGES)
@@ -262,23 +263,23 @@ class EngineReading:
             raise ObjectChanged(f"{self.request.ref} changed while it was read")
         return flight
 
-    async def _flight_or_page(self, number: int) -> "Flight | memoryview":
+    async def _flight_or_page(self, number: int) -> Flight | memoryview | DiskPage:
         """Return the flight of a page, once it is opened. If the origin failed and a slow tier has the page,
         return its bytes instead.
         """
         try:
             return await self._flight(number)
         except (OriginError, Overloaded) as error:
-            if (view := await self.late_page(number, error)) is None:
+            if (page := await self.late_page(number, error)) is None:
                 raise
-            self.source, self._loaded = Source.DISK, (number, view)
-            return view
+            self.source, self._loaded = Source.DISK, (number, page)
+            return page
 
     def deadline_of(self, number: int) -> Deadline | None:
         """Return the deadline for the first byte of a page from the origin."""
         return self._late.get(number, self.deadline)
 
-    async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | None:
+    async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | DiskPage | None:
         """Leave the flight of a page, which failed with ``error``. If the page came by a flight only because
         its tier was slow, read it from that tier now. Return None if no tier has the page in the opened
         version.
@@ -300,19 +301,22 @@ class EngineReading:
         return isinstance(error, DeadlineExceeded) or flight.prefetched
 
     async def _load_first(self, number: int) -> bool:
-        if (view := await self._load(number)) is not None:
-            self._loaded = (number, view)
-        return view is not None
+        if (page := await self._load(number)) is not None:
+            self._loaded = (number, page)
+        return page is not None
 
-    async def _resident(self, number: int) -> memoryview | None:
+    async def _resident(self, number: int) -> memoryview | DiskPage | None:
         """Note the demand read of a page, and return its body from its tier; None if no tier has it."""
         loaded, self._loaded = self._loaded, None
-        view = loaded[1] if loaded is not None and loaded[0] == number else await self._load(number)
-        if view is not None and self.request.intent is Intent.DEMAND and number not in self._late:
+        page = None if loaded is None or loaded[0] != number else loaded[1]
+        if page is None or (isinstance(page, DiskPage) and not page.is_hot()):
+            page = await self._load(number)
+        if page is not None and self.request.intent is Intent.DEMAND and number not in self._late:
+            view = page.view if isinstance(page, DiskPage) else page
             self._cache.use(Page(self.request.ref, self.meta.etag, number), view, explained=self.explained)
-        return view
+        return page
 
-    async def _load(self, number: int, *, late: bool = False) -> memoryview | None:
+    async def _load(self, number: int, *, late: bool = False) -> memoryview | DiskPage | None:
         """Return the body of a page from its tier. Return None if no tier has the page, or the tier hangs.
         Unless ``late``, return None also if the tier is too slow.
         """

@@ -2,28 +2,31 @@
 disk are also in the kernel's page cache.
 
 Laws: plain defs. This module counts nothing and changes nothing. For a page that is not hot, it returns None.
-``PageCache.view`` then finds the reason.
+``PageViews.view`` then finds the reason.
 """
 
 from collections.abc import Sequence
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Source
-from shadeproxy.engine.base import PageHandle
+from shadeproxy.engine.base import LoadAgain, PageHandle
 from shadeproxy.engine.index.residents import NO_TIER, Residents
 from shadeproxy.engine.storage.medium import Medium
-from shadeproxy.tiers.base import Location, Place, RecordHeader
+from shadeproxy.tiers.base import Location, Place, RecordHeader, SendableBlocks
 
 COPY_BYTES = 16 * 1024
 """Up to this size, copying a body costs less than pinning it or sending it by sendfile."""
 
 
 class HotPages:
-    """Gives access to the hot pages of ``residents``, for callers that cannot wait."""
+    """Gives access to the hot pages of ``residents``, for callers that cannot wait. ``load_again``: given to
+    the handles of pages on disks.
+    """
 
-    def __init__(self, residents: Residents, media: Sequence[Medium]) -> None:
+    def __init__(self, residents: Residents, media: Sequence[Medium], *, load_again: LoadAgain) -> None:
         self._residents = residents
         self._media = media
+        self._load_again = load_again
 
     def is_ready(self, slot: int) -> bool:
         """Return whether ``view`` would return a body."""
@@ -32,6 +35,10 @@ class HotPages:
     def source(self, slot: int) -> Source:
         """Return the tier of a resident page, as source of an answer."""
         return self._media[self._residents.tiers[slot]].source
+
+    def can_wait(self, slot: int) -> bool:
+        """Return whether touching the body of a resident page may wait for a device, unless it is hot."""
+        return self._media[self._residents.tiers[slot]].load is not None
 
     def view(self, slot: int) -> memoryview | None:
         """Return the body of a page, or None. The body is pinned while the view or a slice of it lives."""
@@ -80,9 +87,14 @@ class HotPages:
             stop=stop,
         )
         if medium.load is not None:
+            handle.load_again = self._load_again
             handle.body_hash = medium.tier.hash_to_check(location)
         if stop - start > COPY_BYTES:
             handle.sendable = medium.tier.sendable_blocks(location)
+            if handle.sendable is None and medium.load is not None:
+                # Even without sendfile, such a page is sent in slices, so that no byte of it waits in a
+                # transport.
+                handle.sendable = SendableBlocks(None, start, start)
         return handle
 
     def header(self, slot: int) -> RecordHeader | None:

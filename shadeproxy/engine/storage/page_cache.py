@@ -1,7 +1,7 @@
 """Page cache: the resident pages, in a RAM tier and disk tiers. Each page is in one tier only."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -29,8 +29,9 @@ from shadeproxy.engine.storage.hot_pages import HotPages
 from shadeproxy.engine.storage.listing import Listing
 from shadeproxy.engine.storage.load_queue import OriginPace
 from shadeproxy.engine.storage.medium import Medium
+from shadeproxy.engine.storage.page_views import PageViews
 from shadeproxy.engine.storage.pinning import Pinning
-from shadeproxy.engine.storage.record_reader import ASKED, PagePosition, RecordReader
+from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
 from shadeproxy.engine.storage.shrinking import Shrinking
 from shadeproxy.engine.storage.transfers import NewPage
@@ -66,9 +67,6 @@ class PageCache:
         self.observer = observer = observer or NothingObserved()
         self.media = media
         self.residents = residents = Residents(len(media), share=share)
-        self.hot = HotPages(self.residents, media)
-        # Each read calls these two, so they are attributes: a method would cost one more call.
-        self.find, self.source = self.residents.find_page, self.hot.source
         self.pins = Pins(Rules()) if pins is None else pins
         self.groups = groups = PrefixGroups()
         self.placement = Placement(
@@ -88,6 +86,10 @@ class PageCache:
             self.residents, media, origin_s=OriginPace(stats).get_s, failed=self.transfers.note_failure
         )
         self.is_behind, self.must_load = self._places.is_behind, self._places.must_load
+        views = PageViews(residents, media, places=self._places, transfers=self.transfers)
+        self.hot = HotPages(residents, media, load_again=views.load_again)
+        # Each read calls these, so they are attributes: a method would cost one more call.
+        self.find, self.source, self.view = residents.find_page, self.hot.source, views.view
         self._pinning = Pinning(self.pins, residents, groups, placement=self.placement, places=self._places)
         self.recovery = Recovery(
             media,
@@ -120,30 +122,6 @@ class PageCache:
     def tick(self) -> float:
         """Return the tick: the number of demand reads that placement has counted."""
         return self.placement.tick
-
-    def view(self, slot: int) -> Coroutine[None, None, memoryview]:
-        """Return the body of the page that has the slot now, pinned while a view of it lives. The event loop
-        never waits for a device here. Raises TierError if the record has left its tier, or is damaged; the
-        page is then dropped and counted.
-        """
-        # A task may begin only when the slot has another page already, so note the page now.
-        return self._view(slot, self._places.of(slot))
-
-    async def _view(self, slot: int, place: PagePosition) -> memoryview:
-        medium = self.media[place.tier]
-        try:
-            self._places.require(slot, place)
-            if self._places.must_load(slot):
-                header = await self._places.load(place)
-                self._places.require(slot, place)
-                self.residents.prove(slot, header)
-                self.residents.trust(slot)
-            return medium.tier.pin(place.location)
-        except TierError as error:
-            if self._places.holds(slot, place):
-                self.transfers.note_failure(medium.tier, "read", error)
-                self.drop(slot, "damaged")
-            raise
 
     def note_uses(self, slots: Slots, explained: NDArray[np.bool_]) -> None:
         """Note demand reads of resident pages, the oldest first, and promote a few pages of lower tiers that

@@ -159,6 +159,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         compiled: bool = False,
         page_size: int = PAGE,
         ram: Path | None = None,
+        tier_bytes: int = 1 << 22,
         can_wait: bool = False,
         upstreams: Upstreams = ONLY_OWN,
         ownership: Ownership | None = None,
@@ -168,7 +169,8 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
 
         ``base_domains``: the host names that tests use; under other names the proxy answers signed requests
             only.
-        ``ram``: the directory of the RAM tier; with it, pages may leave by sendfile.
+        ``ram``: the directory of the tier; with it, pages may leave by sendfile.
+        ``tier_bytes``: the capacity of the tier.
         ``compiled``: whether the compiled request cache answers.
         ``can_wait``: whether a read may have to wait for the medium, as on a disk.
         ``upstreams``: upstreams other than the proxy's own; for them the origin decides which client may
@@ -178,7 +180,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         clock = clock or SystemClock()
         stats, ledger = Stats(), Ledger(1 << 24)
         directory = tmp_path / f"ram{len(made)}" if ram is None else ram
-        tier = SegmentStore("ram", directory, 1 << 22, segment_bytes=1 << 22, sendfile=ram is not None)
+        tier = SegmentStore("ram", directory, tier_bytes, segment_bytes=tier_bytes, sendfile=ram is not None)
         origin = origin if origin is not None else MemoryOrigin(clock=clock, chunk_bytes=1000)
         engine, cache = await make_engine(
             Medium(tier, Source.RAM, load=asyncio.to_thread if can_wait else None),

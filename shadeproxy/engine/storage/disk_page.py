@@ -1,0 +1,56 @@
+"""The body of a page on a disk, given out in copies.
+
+Law: the kernel may drop the page from the page cache at any time. A later touch would read the disk again: it
+would wait inside the event loop, and its bytes would not be checked. So each piece is a private copy, made
+while the page is in memory.
+"""
+
+from shadeproxy.core.deadline import Deadline
+from shadeproxy.core.errors import TierError
+from shadeproxy.tiers.base import Location
+from shadeproxy.tiers.tier import Tier
+
+MOST_COPIED_BYTES = 256 * 1024
+"""The most bytes of a page on a disk that are copied at once, and so the memory that a slow client takes."""
+
+EDGE_BYTES = 4096
+"""Bytes at each end of a page that may share a block of the file with another record. A read of the other
+record may bring the block into memory unchecked, so these bytes are copied as long as the page is known to be
+right.
+"""
+
+
+class DiskPage:
+    """The body of a page on a disk, which was just loaded and checked. ``view``: the body, pinned."""
+
+    __slots__ = ("_edge", "_is_fresh", "_location", "_tail", "_tier", "view")
+
+    doubtful = False
+
+    def __init__(self, view: memoryview, tier: Tier, location: Location) -> None:
+        self.view = view
+        self._tier = tier
+        self._location = location
+        self._edge = max(0, len(view) - EDGE_BYTES)
+        self._tail = bytes(view[self._edge :])
+        # The first piece is taken without another look, so that a read goes on even if the kernel drops the
+        # page after each load.
+        self._is_fresh = True
+
+    def is_hot(self) -> bool:
+        """Return whether the whole body can still be touched without waiting, and is right."""
+        return self._tier.is_hot(self._location)
+
+    async def piece(self, position: int, stop: int, deadline: Deadline | None) -> memoryview:  # noqa: ARG002
+        """Return a copy of the next bytes of ``[position, stop)``. ``deadline``: not used, as nothing waits.
+
+        Raises TierError if the page has left the page cache. Then open the page again.
+        """
+        if not self._is_fresh and not self._tier.is_resident(self._location):
+            raise TierError("the page left the page cache while it was read")
+        self._is_fresh = False
+        until, edge = min(stop, position + MOST_COPIED_BYTES), self._edge
+        if until <= edge:
+            return memoryview(bytes(self.view[position:until]))
+        tail = self._tail[max(position - edge, 0) : until - edge]
+        return memoryview(b"".join((self.view[position:edge], tail)))
