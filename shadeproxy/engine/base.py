@@ -210,12 +210,6 @@ class SendfileSlice(NamedTuple):
         body = handle.tier.pin_window(handle.location, handle.start, handle.stop)
         return body[self.start - handle.start : self.stop - handle.start]
 
-    def take(self) -> bytes | memoryview:
-        """Return the bytes ``[start, stop)`` for a transport, which may hold them for long: pinned, or as a
-        copy if touching them later might wait for a device. Call this when ``pin`` may be called.
-        """
-        return self.handle.window[self.start : self.stop].tobytes() if self.handle.can_wait else self.pin()
-
 
 class Located(NamedTuple):
     """The place of cached bytes of an object, for another process on this host.

@@ -257,6 +257,8 @@ cdef class CompiledHits:
             return True
         if first <= cut.first and stop - first <= <int64_t>handle.stop - <int64_t>handle.start:
             return self.send(out, head, handle, job, now_s, cut.first, stop)
+        if get(handle, HANDLE, CAN_WAIT) and ready(out) < 0:
+            return False
         slices = self.take_slices(handle, job, now_s, self.new_span(cut.first, stop))
         if slices is None:
             return False
@@ -313,6 +315,8 @@ cdef class CompiledHits:
         sendable = get(handle, HANDLE, SENDABLE)
         if not is_short:
             descriptor = ready(out)
+        if not is_short and descriptor < 0 and get(handle, HANDLE, CAN_WAIT):
+            return False  # RequestCache._send copies the bytes, or sends them when the transport is empty.
         if sendable is None and not is_short and descriptor < 0:
             span = None if end == WHOLE else self.new_span(begin, end)
             body = self.take(handle, job, now_s, span)  # the page must be pinned

@@ -46,6 +46,8 @@ class Writer(Protocol):
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None: ...
 
+    def open(self) -> int: ...
+
     def send(self, head: bytes, *slices: SendfileSlice) -> None: ...
 
 
@@ -350,7 +352,10 @@ class RequestCache:
         If ``span`` ends in a later page, it is sent only if all of it can leave by sendfile. Otherwise False
         is returned.
         """
-        slices = None if handle.sendable is None else self._take_slices(handle, job, now_s, span)
+        slices = None
+        # Bytes that go through the transport may wait there, so no slices of a page on a disk do.
+        if handle.sendable is not None and not (handle.can_wait and out.open() < 0):
+            slices = self._take_slices(handle, job, now_s, span)
         if slices is not None:
             out.send(head, *slices)
         elif span is not None and not handle.holds(span):

@@ -87,7 +87,7 @@ class Copying(DirectWriter):
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
         """Send ``head``, then the bytes of ``slices``."""
-        self.transport.writelines((head, *(file_slice.take() for file_slice in slices)))
+        self.transport.writelines((head, *(file_slice.pin() for file_slice in slices)))
 
 
 class _Piece(NamedTuple):
@@ -166,7 +166,7 @@ class Sender(DirectWriter):
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
         """Send ``head``, then the bytes of ``slices``, of which there must be at least one. Do not call this
-        while ``busy``.
+        while ``busy``, or with a page on a disk if ``open`` has returned no descriptor.
         """
         file_slice, rest = slices[0], slices[1:]
         self.open()
@@ -176,7 +176,7 @@ class Sender(DirectWriter):
         if direct is None or (
             not file_slice.handle.can_wait and (waiting_bytes or file_slice.last - first < LEAST_BYTES)
         ):
-            self.transport.writelines((head, *(one.take() for one in slices)))
+            self.transport.writelines((head, *(one.pin() for one in slices)))
             return
         lead = (
             head
