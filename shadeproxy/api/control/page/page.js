@@ -157,10 +157,15 @@ function showOperations(operations) {
   }
 }
 
+function tierCell(name, tier) {
+  if (tier.disabled_reason) return { words: `${name} (stores nothing: ${tier.disabled_reason})` };
+  return tier.hanging ? { words: `${name} (its disk hangs)` } : name;
+}
+
 function showTiers(stats) {
   table("tiers", "Tiers", ["tier", "used", "capacity", "filled", "pages", "hits", "hit ratio", "stored", { words: "evicted, by reason" }],
     Object.entries(stats.tiers).map(([name, tier]) => [
-      tier.disabled_reason ? { words: `${name} (stores nothing: ${tier.disabled_reason})` } : name,
+      tierCell(name, tier),
       size(tier.used_bytes), size(tier.capacity_bytes),
       bar("meter", `Used share of ${name}`, tier.used_bytes, tier.capacity_bytes), count(tier.pages),
       count(tier.hits), share(tier.hit_ratio), count(tier.admissions), { words: listed(tier.evictions) }]), "no tier");
