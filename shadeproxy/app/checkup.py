@@ -24,13 +24,12 @@ from shadeproxy.app.cluster_diagnosis import ClusterFacts, no_cluster
 from shadeproxy.app.diagnosis import DoubtfulJob, MissedNeed, ProxyState, diagnose
 from shadeproxy.app.origins import Providers, name_of_origin
 from shadeproxy.app.reload import SettingsStatus
-from shadeproxy.app.tier_diagnosis import TierFacts
+from shadeproxy.app.tier_facts import look_at_tiers, paths_like, tier_warnings
 from shadeproxy.app.tls import ServerTls
-from shadeproxy.config import Settings
-from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ConfigError, DeadlineExceeded, NotS3, OriginAnswer, OriginError
 from shadeproxy.core.types import SHARED
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.jobs import Job
@@ -41,9 +40,6 @@ from shadeproxy.origin.health import OriginHealth, Trouble
 from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.log import mask_text
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.room import Room, look_at
-from shadeproxy.tiers.tier import Tier
-from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN
 
 _log = structlog.get_logger(__name__)
 _PROBE_S = 5.0
@@ -65,7 +61,7 @@ class Checkup:
         origin: Origin,
         health: OriginHealth,
         providers: Providers,
-        tiers: Sequence[Tier],
+        media: Sequence[Medium],
         state: StateStore,
         stats: Stats,
         clock: Clock,
@@ -80,7 +76,7 @@ class Checkup:
         self._origin = origin
         self._health = health
         self._providers = providers
-        self._tiers = tiers
+        self._media = media
         self._state = state
         self._stats = stats
         self._clock = clock
@@ -105,17 +101,7 @@ class Checkup:
         found += [self._told] * (self._told in {_REFUSES, _NO_SERVER})
         if self._gauge("unidentified_objects", 0.0):
             found.append("the origin sends objects that lack a strong ETag, or a length: they are not cached")
-        for tier in self._tiers:
-            if tier.disabled_reason:
-                found.append(f"tier {tier.name} takes no more pages")
-            elif tier.limit_bytes < tier.capacity_bytes:
-                found.append(f"the medium of tier {tier.name} is full: it holds less than its capacity")
-            if tier.erasures.any_unmarked:
-                found.append(
-                    f"some writes are refused: tier {tier.name} cannot record the pages they make old"
-                )
-            if tier.erasures.owed:
-                found.append(f"tier {tier.name} could not erase old pages, and tries again")
+        found += [warning for medium in self._media for warning in tier_warnings(medium)]
         found += [f"the directory of {name} was deleted" for name in self._detached]
         found += self._settings.memory.warnings() + self._cluster_warnings()
         if self._tls is not None:
@@ -184,7 +170,9 @@ class Checkup:
 
     def _look_for_directories(self) -> tuple[str, ...]:
         """Return the names of the directories that were deleted or replaced. Log each of them once."""
-        gone = tuple(f"tier {tier.name}" for tier in self._tiers if tier.is_detached())
+        # Do not look at a disk that hangs: the look would hang too.
+        tiers = [medium.tier for medium in self._media if not medium.hangs]
+        gone = tuple(f"tier {tier.name}" for tier in tiers if tier.is_detached())
         gone += ("the control state",) * self._state.is_detached()
         for name in set(gone) - set(self._detached):
             _log.error("directory was deleted or replaced", of=name, hint="see `shadeproxy doctor`")
@@ -243,12 +231,12 @@ class Checkup:
         settings = self._settings.settings
         probe, error = await self._look()
         # A tier frees records before it counts, which no thread may do.
-        used = [tier.used_bytes for tier in self._tiers]
-        tiers = await asyncio.to_thread(self._look_at_tiers, settings, used)
+        used = [medium.tier.used_bytes for medium in self._media]
+        tiers = await asyncio.to_thread(look_at_tiers, self._media, settings.cache, used)
         await self._watch_directories()
         await self._watch_memory()
         state_error = await asyncio.to_thread(_write_error, settings.state.path)
-        state_aside = await asyncio.to_thread(_like, settings.state.path / "*.damaged-*")
+        state_aside = await asyncio.to_thread(paths_like, settings.state.path / "*.damaged-*")
         origin = self._stats.snapshot()["origin"]
         pages = origin["by_kind"].get("get")
         return ProxyState(
@@ -291,56 +279,6 @@ class Checkup:
         provider = self._providers.get(SHARED)
         expires_s = provider.expires_s if isinstance(provider, ChainCredentials) else None
         return None if expires_s is None else expires_s - self._clock.now_s()
-
-    def _look_at_tiers(self, settings: Settings, used: list[int]) -> tuple[TierFacts, ...]:
-        sections: dict[str, RamCache | DiskCache] = {"ram": settings.cache.ram, **settings.cache.disk_tiers}
-        found = []
-        for tier, used_bytes in zip(self._tiers, used, strict=True):
-            section = sections[tier.name]
-            room, error = _room(section.path)
-            found.append(
-                TierFacts(
-                    name=tier.name,
-                    path=str(section.path),
-                    capacity_bytes=tier.capacity_bytes,
-                    limit_bytes=tier.limit_bytes,
-                    used_bytes=used_bytes,
-                    min_free_bytes=section.min_free,
-                    file_system_bytes=room.total_bytes,
-                    free_bytes=room.free_bytes,
-                    inodes_left=room.inodes_left,
-                    disabled_reason=tier.disabled_reason or "",
-                    error=error,
-                    detached=tier.is_detached(),
-                    owed_erasures=tier.erasures.owed,
-                    refused_writes=tier.erasures.any_unmarked,
-                    aside=_beside(section.path, INCOMPATIBLE),
-                    set_aside=_beside(section.path, OTHER_ORIGIN),
-                )
-            )
-        return tuple(found)
-
-
-def _room(path: Path) -> tuple[Room, str]:
-    """Return the room of the file system at ``path``, or the reason why it cannot be read."""
-    try:
-        # Raise an error here if the directory is deleted. Otherwise ``look_at`` would return the room of its
-        # parent's file system, which may be another one.
-        path.stat()
-        return look_at(path), ""
-    except OSError as error:
-        return Room(0, 0, 0, inodes_left=True), os.strerror(error.errno or 0)
-
-
-def _beside(path: Path, reason: str) -> tuple[str, ...]:
-    """Return the directories that earlier starts renamed for ``reason``."""
-    return _like(path.with_name(f"{path.name}.{reason}-*"))
-
-
-def _like(pattern: Path) -> tuple[str, ...]:
-    """Return the paths that match the pattern, without the journals of databases."""
-    found = pattern.parent.glob(pattern.name)
-    return tuple(sorted(str(path) for path in found if not path.name.endswith(("-wal", "-shm"))))
 
 
 def _descriptors_open() -> int:

@@ -2,11 +2,12 @@
 
 import asyncio
 import grp
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 
+from shadeproxy.app.io_pool import IoPool
 from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache
@@ -20,7 +21,6 @@ from shadeproxy.telemetry.counters import TierGauges
 from shadeproxy.tiers.medium import SYSTEM, Calls, is_tmpfs
 from shadeproxy.tiers.read_speed import measure_read_speed
 from shadeproxy.tiers.store import SegmentStore
-from shadeproxy.tiers.tier import Tier
 
 _DISK_READERS = 8
 
@@ -42,7 +42,7 @@ class Media:
     ) -> None:
         calls = calls or {}
         cache = settings.cache
-        self._pools: list[ThreadPoolExecutor] = []
+        self._pools: list[IoPool] = []
         # The directory records its origin, because two origins may have the same buckets and keys.
         contents, set_aside = origin_name(settings), cache.on_other_origin == "set-aside"
         group_id = _group_id(cache.group)
@@ -80,8 +80,9 @@ class Media:
             )
             self._stores.append(store)
             write, load = _runner(writer), _runner(readers)
-            speed = partial(_read_speed, disk)
-            self.media.append(Medium(store, Source.DISK, write=write, load=load, read_speed=speed))
+            speed, busy_s = partial(_read_speed, disk), partial(_longest_s, (writer, readers))
+            medium = Medium(store, Source.DISK, write=write, load=load, read_speed=speed, busy_s=busy_s)
+            self.media.append(medium)
 
     @property
     def store_ids(self) -> list[int]:
@@ -93,8 +94,8 @@ class Media:
         for pool in self._pools:
             pool.shutdown()
 
-    def _pool(self, threads: int, name: str) -> ThreadPoolExecutor:
-        pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    def _pool(self, threads: int, name: str) -> IoPool:
+        pool = IoPool(threads, name)
         self._pools.append(pool)
         return pool
 
@@ -104,6 +105,10 @@ def _read_speed(disk: DiskCache, room_bytes: int) -> float:
     blocks.
     """
     return float(disk.read_speed) or measure_read_speed(disk.path, room_bytes)
+
+
+def _longest_s(pools: Iterable[IoPool]) -> float:
+    return max(pool.busy_s for pool in pools)
 
 
 def _submit(writer: Executor, work: Callable[[], None]) -> None:
@@ -156,9 +161,9 @@ def _runner(pool: Executor) -> RunIO:
     return run
 
 
-def tier_gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGauges]:
+def tier_gauges(medium: Medium, cache: PageCache, index: int) -> Callable[[], TierGauges]:
     """Return a function that reads the current statistics of a tier."""
-    members = cache.residents.members[index]
+    tier, members = medium.tier, cache.residents.members[index]
     return lambda: TierGauges(
         tier.used_bytes,
         tier.capacity_bytes,
@@ -166,6 +171,7 @@ def tier_gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGa
         limit_bytes=tier.limit_bytes,
         pinned_bytes=members.pinned_bytes,
         disabled=int(tier.disabled_reason is not None),
+        hanging=int(medium.hangs),
         dropped_records=tier.dropped.records,
         dropped_catalogues=tier.dropped.catalogues,
         dropped_lists=tier.dropped.lists,

@@ -334,7 +334,7 @@ class PartOpener:
         self._stack.push_async_callback(cache.shrinking.aclose)
         self._stack.push_async_callback(cache.stop_recovery)
         for index, medium in enumerate(media.media):
-            stats.watch_tier(medium.tier.name, tier_gauges(medium.tier, cache, index))
+            stats.watch_tier(medium.tier.name, tier_gauges(medium, cache, index))
         stats.watch("recovering_segments", lambda: float(cache.pending_segments))
         return cache
 

@@ -32,6 +32,7 @@ from shadeproxy.app.checkup import Checkup, find_doubtful_jobs
 from shadeproxy.app.clients import Grants
 from shadeproxy.app.clustering import Clustering, Parts
 from shadeproxy.app.control_socket import open_control_socket
+from shadeproxy.app.disk_watch import watch_disks
 from shadeproxy.app.draining import drain_control, drain_s3, stop_accepting
 from shadeproxy.app.fitting import connections_of_pool
 from shadeproxy.app.handlers import make_handler
@@ -210,6 +211,7 @@ class Proxy:
         self.stats.measure_cpu(lambda: used_cpu_s(workers.numbers if workers else ()), cores=cores)
         self._run_until_stopped(keep_charging(self.stats, clock), "processor")
         self._run_until_stopped(checkup.watch(), "probe")
+        self._run_until_stopped(watch_disks(engine.cache.media, clock), "disks")
         self._run_until_stopped(sharing.run(), "sharing")
         # Registered here a second time, so that long operations end before the listeners drain.
         self._stack.push_async_callback(context.operations.aclose)
@@ -229,7 +231,7 @@ class Proxy:
             origin=origin,
             health=self._health,
             providers=providers,
-            tiers=[medium.tier for medium in engine.cache.media],
+            media=engine.cache.media,
             state=state.store,
             stats=self.stats,
             clock=self._clock,

@@ -27,7 +27,8 @@ class TierFacts:
     ``free_bytes``: size and free bytes of its file system. ``detached``: its directory was deleted or
     replaced. ``aside``: directories that earlier starts renamed because they could not use them.
     ``set_aside``: renamed caches of other origins. ``owed_erasures``: number of old pages that could not be
-    erased yet. ``refused_writes``: the reason why some writes are refused, or "".
+    erased yet. ``refused_writes``: the reason why some writes are refused, or "". ``hangs_s``: for how many
+    seconds its disk has not answered, 0 if it answers.
     """
 
     name: str
@@ -46,6 +47,7 @@ class TierFacts:
     inodes_left: bool = True
     owed_erasures: int = 0
     refused_writes: str = ""
+    hangs_s: float = 0.0
 
 
 def tier_findings(tier: TierFacts) -> Iterator[Finding]:
@@ -57,6 +59,14 @@ def tier_findings(tier: TierFacts) -> Iterator[Finding]:
             "wrong",
             f"{tier.disabled_reason}; its pages are still read",
             f"mend the medium of {tier.path} (see the kernel's log), then restart",
+        )
+    if tier.hangs_s:
+        yield Finding(
+            f"disk of tier {tier.name} hangs",
+            "wrong",
+            f"an operation on {tier.path} has taken {tier.hangs_s:.0f} s so far: the tier stores no pages"
+            " meanwhile, and the origin answers reads that need the disk",
+            f'mend the medium of {tier.path} (see the kernel\'s log), or restart with {where}.capacity = "0"',
         )
     if tier.refused_writes:
         yield Finding(
@@ -97,7 +107,7 @@ def tier_findings(tier: TierFacts) -> Iterator[Finding]:
             f"{tier.path} cannot be looked at: {tier.error}",
             f"mend it, or choose another {where}.path",
         )
-    else:
+    elif not tier.hangs_s:
         yield from _room(tier, where)
 
 

@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shadeproxy.cli.control import LONG_TIMEOUT_S, ControlClient
-from shadeproxy.cli.prefixes import require_uri
+from shadeproxy.cli.prefixes import require_uri, require_utf8
+from shadeproxy.cli.rows import printable
 from shadeproxy.core.errors import UnknownName
 from shadeproxy.core.units import format_size
 
@@ -35,6 +36,7 @@ def inspect_cached(
     cached objects below ``uri`` as a prefix.
     """
     require_uri(uri)
+    require_utf8(start_after)
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
     named = {"namespace": namespace} if namespace else {}
     listing = None if start_after else _one(client, bucket, prefix, named)
@@ -53,7 +55,7 @@ def inspect_cached(
     for found in listing["objects"]:
         # Show keys as rich's Text. In a plain string, rich would take some characters for markup.
         table.add_row(
-            Text(found["key"]),
+            Text(printable(found["key"])),
             format_size(found["size"]),
             f"{found['pages']:,} of {found['total_pages']:,}",
             format_size(found["bytes"]),
@@ -71,7 +73,7 @@ def inspect_cached(
     table.width = console.measure(table, options=unbounded).maximum
     console.print(table, soft_wrap=True)
     if listing["more"]:
-        typer.echo(f"{listing['more']:,} more: --limit, or --start-after {listing['next']}")
+        typer.echo(f"{listing['more']:,} more: --limit, or --start-after {printable(listing['next'])}")
 
 
 def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str]) -> Answer | None:

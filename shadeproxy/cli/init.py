@@ -63,10 +63,10 @@ def write_config(origin: str, path: Path, *, region: str, force: bool) -> None:
 def _origin_lines(origin: str, region: str) -> dict[str, str]:
     if urlsplit(origin).scheme in {"http", "https"}:
         return {"origin.endpoint": origin} | ({"origin.region": region} if region else {})
-    if not Path(origin).is_dir():
+    if not origin or not Path(origin).is_dir():
         raise ConfigError(
-            f"{origin} is neither a URL nor a directory: write https://host for an object store,"
-            " or a directory whose sub-directories are the buckets"
+            f"{origin or repr(origin)} is neither a URL nor a directory: write https://host for an object"
+            " store, or a directory whose sub-directories are the buckets"
         )
     return {"origin.kind": "file", "origin.path": str(Path(origin).absolute())}
 

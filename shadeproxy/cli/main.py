@@ -29,7 +29,7 @@ from shadeproxy.cli.options import (
 )
 from shadeproxy.cli.options import client as client_of
 from shadeproxy.cli.predictions import plan_runs, simulate_policies
-from shadeproxy.cli.rows import table_console
+from shadeproxy.cli.rows import printable_lines, table_console
 from shadeproxy.config import Settings
 from shadeproxy.config.toml import write_toml
 from shadeproxy.core.errors import ConfigError, RequestError, ShadeProxyError
@@ -43,7 +43,7 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except ShadeProxyError as error:
             hint = f"; {error.hint}" if isinstance(error, RequestError) and error.hint else ""
-            typer.echo(f"error: {error}{hint}", err=True)
+            typer.echo(printable_lines(f"error: {error}{hint}"), err=True)
             raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

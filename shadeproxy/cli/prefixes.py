@@ -15,8 +15,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from shadeproxy.cli.control import LONG_TIMEOUT_S, ControlClient
+from shadeproxy.cli.rows import printable
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.core.units import format_count, format_size
 
@@ -29,6 +31,15 @@ def require_uri(uri: str) -> None:
     """Raise ConfigError unless ``uri`` names a bucket, or a prefix in a bucket."""
     if not uri.startswith("s3://") or not uri.removeprefix("s3://").partition("/")[0]:
         raise ConfigError(f"{uri!r} names nothing: write s3://bucket or s3://bucket/prefix")
+    require_utf8(uri)
+
+
+def require_utf8(key: str) -> None:
+    """Raise ConfigError if the bytes of an argument are no UTF-8, as every key in S3 is."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{key!r} is no UTF-8, so no key can be so named: write it in UTF-8") from None
 
 
 def body_of(uri: str, namespace: str, *, dry_run: bool) -> dict[str, Any]:
@@ -152,7 +163,8 @@ def _list_pins(answer: Answer, *, as_json: bool) -> None:
         table = Table("pinned", "by", box=SIMPLE_HEAD, pad_edge=False)
         for pin in answer["pins"]:
             where = f" ({pin['namespace']})" if pin.get("namespace") else ""
-            table.add_row(pin["uri"] + where, pin["by"])
+            # Show names as rich's Text. In a plain string, rich would take some characters for markup.
+            table.add_row(Text(printable(pin["uri"] + where)), Text(pin["by"]))
         Console().print(table)
     else:
         typer.echo("nothing is pinned; shadeproxy pin s3://bucket/prefix pins something")

@@ -29,3 +29,8 @@ def table_console(columns: int = 140, *, markup: bool = False) -> Console:
 def printable(name: str) -> str:
     """Return a name that a user chose, with "?" in place of each character that could control a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
+def printable_lines(text: str) -> str:
+    """Return a text that may contain such names, each of its lines as ``printable`` returns it."""
+    return "\n".join(printable(line) for line in text.split("\n"))

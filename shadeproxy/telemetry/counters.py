@@ -190,6 +190,7 @@ class TierGauges:
     limit_bytes: int = 0
     pinned_bytes: int = 0
     disabled: int = 0
+    hanging: int = 0
     dropped_records: int = field(default=0, metadata={"grows": True})
     dropped_catalogues: int = field(default=0, metadata={"grows": True})
     dropped_lists: int = field(default=0, metadata={"grows": True})

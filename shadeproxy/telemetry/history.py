@@ -67,10 +67,26 @@ class History:
             self._gauge("inflight_bytes"),
             self._gauge("connections"),
         )
-        self._points.append(array("d", (round(self._clock.now_s(), 1), *rates, *levels)))
+        at_s = self._clock.now_s()
+        self._keep_order(at_s, since_s)
+        self._points.append(array("d", (round(at_s, 1), *rates, *levels)))
+
+    def _keep_order(self, at_s: float, since_s: float) -> None:
+        """If the clock was set back, set the times of all points back too. The next point is at ``at_s``, and
+        ``since_s`` after the last one.
+        """
+        if not self._points or self._points[-1][0] < at_s:
+            return
+        ahead_s = self._points[-1][0] + since_s - at_s
+        for point in self._points:
+            point[0] = round(point[0] - ahead_s, 1)
 
     def as_json(self, since_s: float = 0.0) -> dict[str, Any]:
-        """Return the points after ``since_s`` (Unix time), the oldest first, as one list for each series."""
+        """Return the points after ``since_s`` (Unix time), the oldest first, as one list for each series. If
+        ``since_s`` is after the last point, the clock was set back since the caller asked: return all points.
+        """
+        if self._points and since_s > self._points[-1][0]:
+            since_s = 0.0
         points = [point for point in self._points if point[0] > since_s]
         series = {
             name: [None if math.isnan(point[place]) else point[place] for point in points]

@@ -40,6 +40,7 @@ _TIER_HELP = {
     "limit_bytes": "Bytes that capacity and free space let the tier hold.",
     "pinned_bytes": "Bytes of pinned pages in the tier.",
     "disabled": "1 when the tier stores no more pages because its medium failed.",
+    "hanging": "1 while an operation on the tier's disk has taken longer than 10 s.",
     "dropped_records": "Pages found damaged at the start and dropped.",
     "dropped_catalogues": "Catalogues found damaged at the start; their segments were read instead.",
     "owed_erasures": "Old pages that the medium refused to erase; never served, and each is tried again.",

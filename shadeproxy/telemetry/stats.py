@@ -7,6 +7,7 @@ shares of demand GETs; no other requests count in them.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from shadeproxy.core.types import JobContext, Source
@@ -357,19 +358,7 @@ class Stats:
             "hit_bytes": hit_bytes,
             "hit_ratio": hits / totals.requests if totals.requests else 0.0,
             "byte_hit_ratio": hit_bytes / totals.bytes if totals.bytes else 0.0,
-            "used_bytes": now.used_bytes,
-            "capacity_bytes": now.capacity_bytes,
-            "pages": now.pages,
-            "limit_bytes": now.limit_bytes,
-            "pinned_bytes": now.pinned_bytes,
-            "disabled_reason": now.disabled_reason,
-            "dropped_records": now.dropped_records,
-            "dropped_catalogues": now.dropped_catalogues,
-            "dropped_lists": now.dropped_lists,
-            "owed_erasures": now.owed_erasures,
-            "tombstones": now.tombstones,
-            "in_doubt": now.in_doubt,
-            "read_speed": now.read_speed,
+            **{name: value for name, value in asdict(now).items() if name != "disabled"},
         }
 
     def _share_of_disk(self, name: str) -> float:

@@ -13,6 +13,8 @@ from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.fitting import MemoryWatch
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import NotS3, OriginAnswer, OriginUnavailable
+from shadeproxy.core.types import Source
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.telemetry.stats import Stats
 from tests.support.clock import ManualClock
@@ -39,7 +41,7 @@ def make(clock: ManualClock, origin: Probed, **parts: object) -> Checkup:
     standing = {
         "health": OriginHealth(clock),
         "providers": SimpleNamespace(),
-        "tiers": (),
+        "media": (),
         "state": SimpleNamespace(failing=False, is_detached=lambda: False),
         "stats": SimpleNamespace(gauges={}),
         "status": lambda: "ready",
@@ -148,7 +150,7 @@ async def test_nothing_that_goes_wrong_ends_the_watch(monkeypatch, capfd):
 
     clock.sleep = sleep
     tier, origin = Odd(2), Odd(3)
-    checkup = make(clock, origin, tiers=(tier,))
+    checkup = make(clock, origin, media=(Medium(tier, Source.DISK),))
     monkeypatch.setattr(fitting, "memory_limit", broken)
     watch = asyncio.create_task(checkup.watch())
     for _ in range(4):
@@ -188,6 +190,33 @@ async def test_a_report_asks_a_tier_for_its_bytes_only_on_the_event_loop():
     tier.name = "ram"
     health = OriginHealth(clock)
     stats = Stats(origin_health=health.as_json)
-    checkup = make(clock, Probed(None), tiers=(tier,), health=health, stats=stats, providers={})
+    checkup = make(
+        clock, Probed(None), media=(Medium(tier, Source.DISK),), health=health, stats=stats, providers={}
+    )
     await checkup.report()
     assert asked == [threading.get_ident()]
+
+
+async def test_the_doctor_and_the_watch_do_not_look_at_a_disk_that_hangs():
+    """A look at such a disk would hang too, and with it the doctor, and the probes of the origin."""
+    tier, clock, busy_s = Odd(0), ManualClock(), 9.0
+    tier.name, tier.used_bytes = "disk", 0
+    health = OriginHealth(clock)
+    media = (Medium(tier, Source.DISK, busy_s=lambda: busy_s),)
+    checkup = make(
+        clock,
+        Probed(None),
+        media=media,
+        health=health,
+        stats=Stats(origin_health=health.as_json),
+        providers={},
+    )
+    assert checkup.warnings() == []
+    busy_s = 12.0
+    assert checkup.warnings() == ["the disk of tier disk hangs"]
+    report = await checkup.report()
+    assert tier.asked == 0
+    assert [finding["name"] for finding in report["findings"] if "tier" in finding["name"]] == [
+        "disk of tier disk hangs"
+    ]
+    assert not report["healthy"]

@@ -48,7 +48,7 @@ class World:
             origin=self,
             health=self.health,
             providers={},
-            tiers=(),
+            media=(),
             state=SimpleNamespace(failing=False, is_detached=lambda: False),
             stats=Stats(origin_health=self.health.as_json),
             clock=self.clock,

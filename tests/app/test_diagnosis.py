@@ -165,6 +165,13 @@ REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_
         ),
         ({"credentials_left_s": -5.0}, "credentials expire", "wrong", "expired 5 s ago", "issues"),
         (
+            tier(hangs_s=12.3, free_bytes=0),
+            "disk of tier disk hangs",
+            "wrong",
+            "an operation on /cache has taken 12 s so far",
+            "mend the medium of /cache",
+        ),
+        (
             tier(disabled_reason="tier disk takes no more pages: Input/output error"),
             "tier disk disabled",
             "wrong",

@@ -85,3 +85,20 @@ def test_what_is_no_s3_uri(shade, uri):
     result = shade("inspect", uri)
     assert result.exit_code == 2
     assert result.stderr == f"error: {uri!r} names nothing: write s3://bucket or s3://bucket/prefix\n"
+
+
+def test_no_key_controls_the_terminal(shade, control):
+    evil = "d/\x1b]0;title\x07\x1b[31mred\nrow\u202e"
+    control.answer = (200, json.dumps(LISTING | {"objects": [FOUND | {"key": evil}], "next": evil}))
+    shown = shade("inspect", "s3://b/d/", "--url", control.url).stdout
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert shown.count("d/?]0;title??[31mred?row?") == 2
+    result = shade("inspect", "s3://b/d/", "--json", "--url", control.url)
+    assert json.loads(result.stdout)["next"] == evil
+
+
+def test_a_name_that_is_no_utf8_is_refused(shade):
+    for arguments in (("s3://b/\udcff",), ("s3://b/", "--start-after", "\udcff")):
+        result = shade("inspect", *arguments, "--url", "http://127.0.0.1:1")
+        assert result.exit_code == 2
+        assert "is no UTF-8" in result.stderr

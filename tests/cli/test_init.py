@@ -100,6 +100,14 @@ def test_a_file_that_exists_stays_unless_forced(init, tmp_path):
     assert "http://store" in (tmp_path / "shadeproxy.toml").read_text()
 
 
+def test_an_empty_name_is_not_the_working_directory(init, tmp_path):
+    """A shell passes it if a variable is not set: ``shadeproxy init "$ENDPOINT"``."""
+    result = init("")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: '' is neither a URL nor a directory")
+    assert not (tmp_path / "shadeproxy.toml").exists()
+
+
 def test_a_name_that_is_neither_url_nor_directory(init):
     result = init("store:9000")
     assert result.exit_code == 2

@@ -278,3 +278,20 @@ def test_pins_of_other_namespaces_are_told_apart(shade, control):
     told = shade("pin", "--url", control.url).stdout
     assert "s3://b/d (team-a)" in told
     assert told.count("s3://b/d") == 2
+
+
+def test_no_pin_controls_the_terminal_or_is_taken_for_markup(shade, control):
+    pins = [{"uri": "s3://b/\x1b[31m[red]x[/y]", "by": "call", "since_s": 1.0}]
+    control.answer = (200, json.dumps({"pins": pins, "bytes": 0, "limit_bytes": 1}))
+    result = shade("pin", "--url", control.url)
+    assert "s3://b/?[31m[red]x[/y]" in result.stdout
+    error = {"code": "unknown_name", "message": "no call pinned it", "hint": "pinned are s3://b/\x1b[31m"}
+    control.answer = (404, json.dumps({"error": error}))
+    assert shade("unpin", "s3://b/c", "--url", control.url).stderr.endswith("pinned are s3://b/?[31m\n")
+
+
+@pytest.mark.parametrize("command", ["warm", "purge", "pin", "unpin"])
+def test_a_prefix_that_is_no_utf8_is_refused(shade, command):
+    result = shade(command, "s3://b/\udcff", "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "is no UTF-8" in result.stderr

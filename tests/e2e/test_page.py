@@ -162,6 +162,28 @@ def test_needs_of_a_job_are_shown_and_names_are_only_text(proxy, tab):
     assert tab.evaluate("window.taken === undefined")
 
 
+UNREPORTED = """jobCard("plain", null, {requests: 5, hits_ram: 1, hits_disk: 1, stall_s: 0, compute_s: 0,
+  wall_s: 9, epochs: {}}).innerText"""
+SET_BACK = """(() => {
+  const past_s = past.times.at(-1) ?? 0, before = {...past};
+  takeHistory({times: [past_s - 3600, past_s - 3595], series: {hit_ratio: [0, 1]}});
+  const shown = [past.times.map((time) => time - past_s), latest("hit_ratio")];
+  Object.assign(past, before);
+  return shown;
+})()"""
+
+
+def test_a_job_that_reported_no_waiting_is_not_said_to_wait_for_nothing(proxy, tab):
+    go_live(tab, proxy.control)
+    assert "waits for datanot reported" in tab.evaluate(UNREPORTED).replace("\n", "")
+
+
+def test_a_clock_that_is_set_back_does_not_keep_old_rates_on_the_page(proxy, tab):
+    go_live(tab, proxy.control)
+    wait_for(lambda: tab.evaluate("past.times.length > 1"), LIMIT_S)
+    assert tab.evaluate(SET_BACK) == [[-3600, -3595], 1]
+
+
 def test_it_never_says_live_while_the_origin_is_down(serve, tab):
     proxy = serve(origin__endpoint="http://127.0.0.1:1", origin__credentials="anonymous")
     wait_for(lambda: proxy.stats()["origin"]["health"]["answering"] is False)

@@ -143,3 +143,19 @@ def test_reads_of_the_last_minutes(world):
     world.pass_by()
     assert world.history.recent_reads(INTERVAL_S) == 7
     assert world.history.recent_reads(600.0) == 57
+
+
+def test_a_clock_that_is_set_back_hides_no_point(world):
+    """A page asks for the points after its last one. Later points with earlier times would be lost."""
+    for _ in range(3):
+        world.pass_by()
+    last_s = world.history.as_json()["times"][-1]
+    world.clock.now_s = lambda: world.clock.monotonic_s() - 3600.0
+    world.pass_by()
+    whole = world.history.as_json()
+    assert whole["times"] == pytest.approx([world.clock.now_s() + 5.0 * place for place in (-3, -2, -1, 0)])
+    assert world.history.as_json(last_s) == whole, "the page's last point lies in the future now"
+    last_s = whole["times"][-1]
+    assert world.history.as_json(last_s)["times"] == []
+    world.pass_by()
+    assert len(world.history.as_json(last_s)["times"]) == 1

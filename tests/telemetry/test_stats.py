@@ -132,6 +132,7 @@ def test_tiers_show_hits_gauges_and_evictions(stats):
         "limit_bytes": 7,
         "pinned_bytes": 3,
         "disabled_reason": "",
+        "hanging": 0,
         "dropped_records": 3,
         "dropped_catalogues": 0,
         "dropped_lists": 0,

@@ -43,7 +43,9 @@ def make_control_app(context: ControlContext, outermost: Sequence[Middleware] = 
     app = web.Application(middlewares=[*outermost, translate_errors, guard])
     for route in routes:
         # Only keys may contain slashes. Every other parameter is one segment of the path.
-        app.router.add_route(route.method, route.path.replace("{key}", "{key:.+}"), _bind(route, context))
+        app.router.add_route(
+            route.method, route.path.replace("{key}", r"{key:[\s\S]+}"), _bind(route, context)
+        )
     return app
 
 

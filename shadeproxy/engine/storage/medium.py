@@ -8,8 +8,15 @@ from shadeproxy.tiers.tier import Tier
 
 RunIO = Callable[[Callable[[], None]], Awaitable[None]]
 
+HANGS_S = 10.0
+"""A disk is said to hang while an operation on it has taken longer than this."""
+
 
 def _unknown(_room_bytes: int) -> float:
+    return 0.0
+
+
+def _never() -> float:
     return 0.0
 
 
@@ -20,7 +27,7 @@ class Medium:
     event loop.
 
     ``write`` keeps the order of the tier's ``submit``. ``load`` may overtake writes. ``read_speed``: see
-    ``DiskChoice``.
+    ``DiskChoice``. ``busy_s`` returns for how many seconds the oldest operation on the disk has been running.
     """
 
     tier: Tier
@@ -28,6 +35,12 @@ class Medium:
     write: RunIO | None = None
     load: RunIO | None = None
     read_speed: Callable[[int], float] = _unknown
+    busy_s: Callable[[], float] = _never
+
+    @property
+    def hangs(self) -> bool:
+        """Return whether the disk hangs now."""
+        return self.busy_s() >= HANGS_S
 
 
 async def run_io(run: RunIO | None, work: Callable[[], None]) -> None:

@@ -60,7 +60,7 @@ async def test_a_misspelt_dry_run_purges_nothing(client, backend, refused):
     assert backend.purges == []
 
 
-@pytest.mark.parametrize("key", ["k1", "a//b", "a/../b", "with space", "ünï/x%2F", "a?b#c"])
+@pytest.mark.parametrize("key", ["k1", "a//b", "a/../b", "with space", "ünï/x%2F", "a?b#c", "a\nb"])
 async def test_an_object_is_shown_with_pages_and_weight(client, backend, key):
     from urllib.parse import quote
 

@@ -67,7 +67,7 @@ async def test_pages_are_spread_by_speed_and_all_are_hits(make_bench):
     sources = await read_all(bench)
     assert sources[Source.ORIGIN] == 0
     assert sources[Source.DISK] > COUNT / 2
-    shown = [tier_gauges(one.tier, bench.cache, place)() for place, one in enumerate(bench.cache.media)]
+    shown = [tier_gauges(one, bench.cache, place)() for place, one in enumerate(bench.cache.media)]
     assert [one.read_speed for one in shown] == [0, 1e8, 4e8]
     # The hits of the tiers add up to the hits of the answers. Each disk's share of the hits is its share of
     # the pages.

@@ -20,7 +20,9 @@ const COLOURS = ["--one", "--two", "--three", "--four"];
 const past = { times: [], series: {} };
 const drawn = [];
 
+// Times that are not after the last one come from a clock that was set back: they replace the earlier ones.
 function takeHistory(answer) {
+  if (answer.times[0] <= past.times.at(-1)) Object.assign(past, { times: [], series: {} });
   past.times = past.times.concat(answer.times).slice(-MOST_POINTS);
   for (const [name, values] of Object.entries(answer.series)) {
     past.series[name] = (past.series[name] || []).concat(values).slice(-MOST_POINTS);

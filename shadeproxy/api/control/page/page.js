@@ -82,8 +82,9 @@ function epochOf(job, reads) {
   return { name, done, all: (job && job.count) || 0, distinct: null };
 }
 
-function stallShare(reads, ranks) {
-  if (!reads) return null;
+// Without a report of the training nothing is known of its waiting, though the job reads.
+function stallShare(reads, ranks, isReported) {
+  if (!reads || !(isReported || reads.stall_s || reads.compute_s)) return null;
   if (reads.compute_s) return reads.stall_s / (reads.stall_s + reads.compute_s);
   return reads.wall_s ? Math.min(1, reads.stall_s / (reads.wall_s * ranks)) : null;
 }
@@ -99,7 +100,8 @@ function jobCard(name, job, reads) {
   const here = reads && epoch.name !== null ? reads.epochs[epoch.name] : undefined;
   const now = here && here.requests ? here : reads;
   const ratio = (hits) => now && now.requests ? share(now[hits] / now.requests) : "\u2013";
-  const waits = stallShare(here || reads, (job && job.world_size) || 1);
+  const isReported = Object.keys((job && job.progress) || {}).length > 0;
+  const waits = stallShare(here || reads, (job && job.world_size) || 1, isReported);
   const alive = job ? (job.live ? "alive" : `silent for ${time(job.silent_s)}`) : "not registered";
   card.append(element("h3", name));
   if (epoch.all) card.append(bar("progress", `Progress of ${name} in its epoch`, epoch.done, epoch.all));
@@ -157,10 +159,15 @@ function showOperations(operations) {
   }
 }
 
+function tierCell(name, tier) {
+  if (tier.disabled_reason) return { words: `${name} (stores nothing: ${tier.disabled_reason})` };
+  return tier.hanging ? { words: `${name} (its disk hangs)` } : name;
+}
+
 function showTiers(stats) {
   table("tiers", "Tiers", ["tier", "used", "capacity", "filled", "pages", "hits", "hit ratio", "stored", { words: "evicted, by reason" }],
     Object.entries(stats.tiers).map(([name, tier]) => [
-      tier.disabled_reason ? { words: `${name} (stores nothing: ${tier.disabled_reason})` } : name,
+      tierCell(name, tier),
       size(tier.used_bytes), size(tier.capacity_bytes),
       bar("meter", `Used share of ${name}`, tier.used_bytes, tier.capacity_bytes), count(tier.pages),
       count(tier.hits), share(tier.hit_ratio), count(tier.admissions), { words: listed(tier.evictions) }]), "no tier");
