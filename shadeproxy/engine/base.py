@@ -18,16 +18,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.conditions import Conditions
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import (
-    SHARED,
-    Intent,
-    JobContext,
-    ObjectMeta,
-    ObjectRef,
-    Source,
-    Span,
-    Upstream,
-)
+from shadeproxy.core.types import SHARED, Intent, JobContext, ObjectMeta, ObjectRef, Source, Span, Upstream
 from shadeproxy.engine.access_records import AccessRecord, Uses
 from shadeproxy.engine.ownership import Here
 from shadeproxy.hints.datasets import Bits, Dataset, Ids
@@ -36,6 +27,7 @@ from shadeproxy.tiers.base import Location, Place, SendableBlocks, SendableFile
 from shadeproxy.tiers.tier import Tier
 
 NO_CONDITIONS = Conditions()
+LoadAgain = Callable[["PageHandle"], Awaitable[None]]
 
 
 class Grant(IntEnum):
@@ -93,16 +85,15 @@ class PageHandle:
     still valid.
 
     ``slot`` and ``stamp``: the handle is valid as long as ``Residents.stamps[slot]`` is ``stamp``. While it
-    is valid, ``window[start:stop]`` is the page's body. Copy the body, or pin it through ``tier``, before any
-    other code runs. ``fresh_until_s``: Unix time from which the freshness rule asks for a check. ``first``:
-    the page's first byte within the object. ``can_wait``: True if touching the body may wait for a device;
-    then ask ``tier.is_hot`` first. ``load_again``: for such a page, reads the pinned body into the page cache
-    again and checks it; raises TierError if the page is damaged or gone. ``sendable``: the blocks that may
-    leave by sendfile; None if the page is not sent in slices. ``marked_sent``: True if all these blocks are
-    marked as sent. ``place``: the page's place for other processes on this host, if a caller asked for it.
-    ``access_record``: the row that the last read through this handle added to the access log
-    (read/access_log.py). ``body_hash``: the hash that the whole body must have before bytes are sent; None:
-    no check is needed (``Tier.hash_to_check``).
+    is valid, ``window[start:stop]`` is the page's body. Copy it, or pin it through ``tier``, before any other
+    code runs. ``fresh_until_s``: Unix time from which the freshness rule asks for a check. ``first``: the
+    page's first byte within the object. ``can_wait``: True if touching the body may wait for a device; then
+    ask ``tier.is_hot`` first. ``load_again``: loads and checks such a page again while it is pinned; raises
+    TierError. ``sendable``: the blocks that may leave by sendfile; None: the page is not sent in slices.
+    ``marked_sent``: True if all these blocks are marked as sent. ``place``: the page's place for other
+    processes on this host, if a caller asked for it. ``access_record``: the row that the last read through
+    this handle added to the access log (read/access_log.py). ``body_hash``: the hash that the whole body must
+    have before bytes are sent; None: no check is needed (``Tier.hash_to_check``).
     """
 
     __slots__ = (
@@ -184,9 +175,6 @@ class PageHandle:
         return self.first <= span.start and span.stop <= self.first + self.stop - self.start
 
 
-LoadAgain = Callable[[PageHandle], Awaitable[None]]
-
-
 class SendfileSlice(NamedTuple):
     """The bytes ``[start, stop)`` of a page handle's file, for sending by sendfile. They are also the bytes
     ``[start, stop)`` of the handle's window.
@@ -203,12 +191,10 @@ class SendfileSlice(NamedTuple):
     stop: int
 
     def pin(self) -> memoryview:
-        """Return the bytes ``[start, stop)``, pinned. Call this in the turn of the event loop in which the
-        handle was validated. Raises TierError.
-        """
-        handle = self.handle
-        body = handle.tier.pin_window(handle.location, handle.start, handle.stop)
-        return body[self.start - handle.start : self.stop - handle.start]
+        """Pin the page in the turn in which its handle was validated. Return the bytes ``[start, stop)``."""
+        start, handle = self.handle.start, self.handle
+        body = handle.tier.pin_window(handle.location, start, handle.stop)
+        return body[self.start - start : self.stop - start]
 
 
 class Located(NamedTuple):
