@@ -50,6 +50,7 @@ async def _run(settings: Settings, load: Callable[[], Settings], calls: Mapping[
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, again.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # The command has blocked it.
     proxy = Proxy(settings, calls=calls)
     await proxy.start()
     collect_less()

@@ -8,6 +8,7 @@ bug and keeps its traceback. A module that takes long to load is imported only b
 import gc
 import importlib.util
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -75,6 +76,8 @@ def serve(config: ConfigOption = None, override: OverrideOption = None) -> None:
 
     Requests under way are finished then. SIGHUP reads the configuration again.
     """
+    # A SIGHUP waits until the proxy can reload. Otherwise, one during the start would end the process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     settings = Settings.load(config, override or ())
     # During this import, garbage collection would search all loaded modules again, and free nothing.
     gc.disable()

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
-from tests.support.served import log_of, wait_for
+from tests.support.served import SERVE, log_of, wait_for
 from tests.support.workers import wait_for_workers
 
 SECRETS = {"trainer": "trainer-secret", "reader": "reader-secret"}
@@ -397,3 +398,26 @@ def test_two_hangups_at_once_are_no_harm(reloaded, tmp_path):
     time.sleep(0.3)
     assert many(reloaded, "reader") == {"AccessDenied"}
     assert reloaded.proxy.stop() == 0
+
+
+def test_a_hangup_during_the_start_reloads_and_does_not_end_the_proxy(bucket_directory, tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[s3]\nlisten = "127.0.0.1:0"\n[control]\nlisten = "127.0.0.1:0"\n'
+        f'[cache.ram]\npath = "{tmp_path}/ram"\ncapacity = "32 MiB"\n[cache.disk]\ncapacity = "0"\n'
+        f'[state]\npath = "{tmp_path}/state"\n[telemetry]\nlog_format = "json"\n'
+        f'[origin]\nkind = "file"\npath = "{bucket_directory}"\n'
+    )
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen([*SERVE, "serve", "--config", str(config)], stderr=stderr)
+    try:
+        status = Path(f"/proc/{process.pid}/status")
+        wait_for(lambda: int(re.search(r"SigBlk:\s*(\w+)", status.read_text())[1], 16) & 1)
+        assert b'"ready"' not in log.read_bytes()
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: b'"configuration reloaded"' in log.read_bytes())
+        assert b'"ready"' in log.read_bytes()
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
