@@ -43,6 +43,10 @@ class JobHints:
         known: Positions = self.known[self.since.searchsorted(done, side="right") - 1]
         return known
 
+    def known_now(self, done: int) -> int:
+        """Return the result of ``known_after`` for one number."""
+        return int(self.known[self.since.searchsorted(done, side="right") - 1])
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:

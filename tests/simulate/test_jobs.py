@@ -73,6 +73,18 @@ def test_next_uses_are_those_of_the_trace_and_no_others(trace, announce):
                 assert 1 <= ratio.mean() <= 2.1
 
 
+@pytest.mark.parametrize("announce", ["none", "next-half", "all"])
+@pytest.mark.parametrize("trace", [importance(40, 4), uniform(40, 3, jobs=2)], ids=["draws", "jobs"])
+def test_a_page_is_expected_alone_as_it_is_among_others(trace, announce):
+    jobs, pages = TraceJobs(trace, parse_announce(announce)), np.arange(trace.objects)
+    for start in range(0, len(trace.ids), 16):
+        stop = min(start + 16, len(trace.ids))
+        jobs.begin(start, stop)
+        for at in range(start, stop, 5):
+            alone = [jobs.until(pages[page : page + 1], at) for page in pages]
+            assert np.array_equal(np.concatenate(alone, axis=1), jobs.until(pages, at))
+
+
 def test_a_job_that_is_three_times_as_fast_is_three_times_as_near():
     orders = [shuffled(6000, 6, seed=1), shuffled(6000, 2, seed=2)]
     trace = interleaved(orders, 6000, rates=[3.0, 1.0])

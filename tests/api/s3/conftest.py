@@ -264,6 +264,5 @@ async def warm(make_proxy, tmpfs, request):
     for key, size in (("k", 4000), ("big", 60_000), ("a b", 10), ("two", 100_000)):
         proxy.origin.put("b", key, pattern(size), headers=sums)
     for raw in heads(proxy, *getattr(request.module, "WARM_KEYS", ())):
-        for _ in range(3):
-            await talk(proxy.port, raw, count=1)
+        await talk(proxy.port, raw * 3, count=3)
     return proxy
