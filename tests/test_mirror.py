@@ -15,6 +15,8 @@ TABLE = {
     "app.asking": "app/test_sharing.py",
     "app.measuring": "app/test_sharing.py",
     "engine.read.body": "engine/storage/test_load_queue.py",
+    "engine.storage.disk_page": "api/s3/test_slow_disk_clients.py",
+    "engine.storage.page_views": "api/s3/test_slow_disk_clients.py",
     "engine.read.pending_loads": "engine/storage/test_load_queue.py",
     "engine.read.body_files": "api/s3/test_worker_bodies.py",
     "engine.read.needed": "api/s3/test_lane_read.py",

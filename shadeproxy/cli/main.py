@@ -109,13 +109,8 @@ def check(
 
     console, failed = Console(soft_wrap=True), 0
     for row in run_checks(settings, bucket):
-        mark = (
-            "[bold red]failed [/]"
-            if not row.ok
-            else "[yellow]warning[/]"
-            if row.change
-            else "[green]ok     [/]"
-        )
+        passed = "[yellow]warning[/]" if row.change else "[green]ok     [/]"
+        mark = passed if row.ok else "[bold red]failed [/]"
         console.print(f"{mark} {escape(row.name)}: {escape(row.detail)}", highlight=False)
         failed += not row.ok
         if row.change:
