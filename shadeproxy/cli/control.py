@@ -83,8 +83,9 @@ class ControlClient:
                 " name the control listener with --url (by default port 9001, S3 is 9000)"
             )
         if status in {401, 403}:
+            which = "another" if self._headers else "a"
             raise ShadeProxyError(
-                f"{self.url} asks for another bearer token: set control.token as the proxy has it,"
+                f"{self.url} asks for {which} bearer token: set control.token as the proxy has it,"
                 " for example --token env:NAME"
             )
         if status >= 400:

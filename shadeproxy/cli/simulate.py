@@ -52,7 +52,9 @@ def run_simulate(
     """Simulate the policies, and print the result. Raises ConfigError, and ShadeProxyError if a plot cannot
     be made.
     """
-    if (trace is None) == (not workload.sampler):
+    if trace is not None and workload.sampler:
+        raise ConfigError("--trace and --sampler name different reads: leave one of them out")
+    if trace is None and not workload.sampler:
         raise ConfigError(f"name what to read: --trace FILE.npz, or --sampler {'|'.join(SAMPLERS)}")
     if plot is not None and with_plot:
         require_matplotlib()

@@ -259,7 +259,7 @@ def test_a_token_that_is_no_reference_is_refused_and_not_shown(shade, reference,
         ((200, "[]"), "answered 200, but not as a control listener does"),
         (
             (401, '{"error": {"message": "no"}}'),
-            "set control.token as the proxy has it, for example --token env:NAME",
+            "asks for a bearer token: set control.token as the proxy has it, for example --token env:NAME",
         ),
         (
             (404, '{"error": {"code": "x", "message": "no dataset d", "hint": "PUT it"}}'),
@@ -279,6 +279,13 @@ def test_what_the_listener_refuses_is_told(shade, control, answer, text):
     result = shade("stats", "--url", control.url)
     assert result.exit_code == 1
     assert text in result.stderr
+
+
+def test_a_token_that_the_listener_refuses_is_called_another_one(shade, control, monkeypatch):
+    monkeypatch.setenv("OTHER", "another-token")
+    control.answer = (401, '{"error": {"message": "no"}}')
+    result = shade("stats", "--url", control.url, "--token", "env:OTHER")
+    assert "asks for another bearer token" in result.stderr
 
 
 def test_a_listener_that_speaks_no_tls(shade, control):

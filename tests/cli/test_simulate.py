@@ -71,7 +71,10 @@ def test_a_trace_file_and_what_is_announced(shade, here):
     ("arguments", "text"),
     [
         ([], "name what to read: --trace FILE.npz, or --sampler uniform|importance|heavy|lagged|shards"),
-        (["--trace", "a.npz", "--sampler", "uniform"], "name what to read: --trace FILE.npz, or --sampler"),
+        (
+            ["--trace", "a.npz", "--sampler", "uniform"],
+            "--trace and --sampler name different reads: leave one of them out",
+        ),
         (["--trace", "a.npz"], "a.npz: there is no such file"),
         (["--sampler", "zipf"], "--sampler: 'zipf' is not one of uniform, importance, heavy, lagged, shards"),
         (["--sampler", "uniform", "--policy", "clock"], "--policy: no policy is called 'clock'"),
