@@ -309,7 +309,7 @@ class EngineReading:
         """Note the demand read of a page, and return its body from its tier; None if no tier has it."""
         loaded, self._loaded = self._loaded, None
         page = None if loaded is None or loaded[0] != number else loaded[1]
-        if page is None or (isinstance(page, DiskPage) and not page.is_hot()):
+        if page is None or (isinstance(page, DiskPage) and not page.is_resident):
             page = await self._load(number)
         if page is not None and self.request.intent is Intent.DEMAND and number not in self._late:
             view = page.view if isinstance(page, DiskPage) else page

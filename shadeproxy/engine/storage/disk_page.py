@@ -23,7 +23,7 @@ right.
 class DiskPage:
     """The body of a page on a disk, which was just loaded and checked. ``view``: the body, pinned."""
 
-    __slots__ = ("_edge", "_is_fresh", "_location", "_tail", "_tier", "view")
+    __slots__ = ("_edge", "_head", "_is_fresh", "_location", "_tail", "_tier", "view")
 
     doubtful = False
 
@@ -31,26 +31,26 @@ class DiskPage:
         self.view = view
         self._tier = tier
         self._location = location
-        self._edge = max(0, len(view) - EDGE_BYTES)
-        self._tail = bytes(view[self._edge :])
+        self._edge = max(EDGE_BYTES, len(view) - EDGE_BYTES)
+        self._head, self._tail = bytes(view[:EDGE_BYTES]), bytes(view[self._edge :])
         # The first piece is taken without another look, so that a read goes on even if the kernel drops the
         # page after each load.
         self._is_fresh = True
 
-    def is_hot(self) -> bool:
-        """Return whether the whole body can still be touched without waiting, and is right."""
-        return self._tier.is_hot(self._location)
+    @property
+    def is_resident(self) -> bool:
+        """True if the body can still be touched without waiting."""
+        return self._tier.is_resident(self._location)
 
     async def piece(self, position: int, stop: int, deadline: Deadline | None) -> memoryview:  # noqa: ARG002
         """Return a copy of the next bytes of ``[position, stop)``. ``deadline``: not used, as nothing waits.
 
         Raises TierError if the page has left the page cache. Then open the page again.
         """
-        if not self._is_fresh and not self._tier.is_resident(self._location):
+        if not self._is_fresh and not self.is_resident:
             raise TierError("the page left the page cache while it was read")
         self._is_fresh = False
         until, edge = min(stop, position + MOST_COPIED_BYTES), self._edge
-        if until <= edge:
-            return memoryview(bytes(self.view[position:until]))
-        tail = self._tail[max(position - edge, 0) : until - edge]
-        return memoryview(b"".join((self.view[position:edge], tail)))
+        head, tail = self._head[position:until], self._tail[max(position - edge, 0) : max(until - edge, 0)]
+        middle = self.view[max(position, EDGE_BYTES) : min(until, edge)]
+        return memoryview(b"".join((head, middle, tail)))
