@@ -89,11 +89,7 @@ class NewRows(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Columns of the table of resident pages; the index of a row is the slot.
-
-    ``tier`` is set to NO_TIER when a slot is given to its first page. Before, it is 0 as all columns are,
-    because filling it would take memory for pages that never come.
-    """
+    """Columns of the table of resident pages; the index of a row is the slot."""
 
     pages: NDArray[np.void]
     rest: NDArray[np.void]
@@ -102,8 +98,8 @@ class Columns(NamedTuple):
 
 def private_columns() -> Columns:
     """Return columns in the memory of this process alone."""
-    pages, rest = np.zeros(COLUMN_CAPACITY, PAGE), np.zeros(COLUMN_CAPACITY, REST)
-    return Columns(pages, rest, np.zeros(COLUMN_CAPACITY, np.int8))
+    tier = np.full(COLUMN_CAPACITY, NO_TIER, np.int8)
+    return Columns(np.zeros(COLUMN_CAPACITY, PAGE), np.zeros(COLUMN_CAPACITY, REST), tier)
 
 
 class Share:

@@ -57,6 +57,7 @@ class Residents:
         columns = private_columns() if share is None else share.columns
         self._pages, self._rest = columns.pages, columns.rest
         self.tier: NDArray[np.int8] = columns.tier
+        self.tier[:] = NO_TIER
         self._bind()
 
     def _bind(self) -> None:
@@ -385,15 +386,15 @@ class Residents:
         """Make ``count`` new slots with consecutive numbers. Return the first."""
         first = self._next_slot
         while first + count > len(self._pages):
-            for name in ("_pages", "_rest", "tier"):
+            for name in ("_pages", "_rest"):
                 table = getattr(self, name)
                 longer = np.zeros(2 * len(table), table.dtype)
                 longer[:first] = table[:first]
                 setattr(self, name, longer)
+            self.tier = np.concatenate([self.tier, np.full_like(self.tier, NO_TIER)])
             self._bind()
             if self.share is not None:
                 self.share.retire()
                 self.share = None
-        self.tier[first : first + count] = NO_TIER
         self._next_slot += count
         return first
