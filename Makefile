@@ -7,7 +7,7 @@ MINUTES ?= 60
 REQUESTS ?= 200000
 SEED ?= 1
 EXAMPLES ?= 2000
-WORKERS ?= 6
+WORKERS ?= 4
 CACHE ?= .pytest_cache
 VENV := .venv
 BIN := $(VENV)/bin
@@ -50,8 +50,7 @@ test: export NUMPY_MADVISE_HUGEPAGE := 0
 # Threads of torch and of numpy would spin while they wait for each other, beside the other processes of tests.
 test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.dev ## All tests that need no other server
-	@# Files of tests side by side, three for each of two cores: half of the time they wait. With two for each core,
-	@# both cores were busy for 79 % of the time only.
+	@# Files of tests side by side, more of them than cores: half of the time they wait.
 	@$(BIN)/python -m pytest -q -o cache_dir=$(CACHE) -m "not rgw" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 compiled: $(VENV)/.dev ## Print a line if a Cython module is not compiled
