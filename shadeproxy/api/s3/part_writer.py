@@ -42,6 +42,10 @@ class PartWriter(asyncio.Transport):
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         """Write ``list_of_data`` as ``write`` does."""
+        list_of_data = tuple(list_of_data)
+        if not self._rest and sum(map(len, list_of_data)) <= WRITE_BYTES:
+            self._inner.writelines(list_of_data)
+            return
         for data in list_of_data:
             self._rest.append(memoryview(data))
             self._rest_bytes += len(data)
@@ -77,7 +81,7 @@ class PartWriter(asyncio.Transport):
         self._inner.abort()
 
     def _write_part(self) -> None:
-        """Write up to ``WRITE_BYTES``. Short pieces are written together, as one record of TLS."""
+        """Write up to ``WRITE_BYTES``."""
         parts, room = [], WRITE_BYTES
         while self._rest and room:
             piece = self._rest.popleft()
@@ -86,7 +90,7 @@ class PartWriter(asyncio.Transport):
                 self._rest.appendleft(piece[room:])
             room -= len(parts[-1])
         self._rest_bytes -= WRITE_BYTES - room
-        self._inner.write(parts[0] if len(parts) == 1 else b"".join(parts))
+        self._inner.writelines(parts)
 
     def _end(self) -> None:
         if self._closes and not self._rest:
