@@ -5,6 +5,7 @@ connection ends. So law: the TLS layer is given more bytes only while few encryp
 """
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, cast
@@ -15,6 +16,12 @@ from shadeproxy.core.sockets import unacknowledged_bytes
 CLOSE_S = 2 * KEEPALIVE_S
 """Most seconds between the close of a TLS connection and its end. In this time the client must take the last
 bytes, and answer the end of TLS. An idle client may never answer.
+"""
+
+
+GOODBYE_S = 30.0
+"""Seconds after which a closed connection is ended although its client, which has all bytes, does not answer
+the end of TLS.
 """
 
 
@@ -93,8 +100,29 @@ class PartWriter(asyncio.Transport):
         self._inner.writelines(parts)
 
     def _end(self) -> None:
-        if self._closes and not self._rest:
+        if self._closes and not self._rest and not self._inner.is_closing():
             self._inner.close()
+            _end_later(weakref.ref(self))
+
+    def end_if_sent(self) -> bool:
+        """End the connection if its client has all bytes. Return False if it has not."""
+        if is_unsent(self):
+            return False
+        self._inner.abort()
+        return True
+
+
+def _end_later(closed: weakref.ref[PartWriter]) -> None:
+    """End the connection of ``closed`` in GOODBYE_S seconds, or later if its client takes longer. Only a weak
+    reference waits, because a connection that has ended must not keep its memory.
+    """
+
+    def look() -> None:
+        writer = closed()
+        if writer is not None and not writer.end_if_sent():
+            _end_later(closed)
+
+    asyncio.get_running_loop().call_later(GOODBYE_S, look)
 
 
 _PASSED_ON = ("get_extra_info", "get_protocol", "pause_reading", "resume_reading", "can_write_eof")

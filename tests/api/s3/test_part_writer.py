@@ -6,6 +6,7 @@ import ssl
 
 import pytest
 
+from shadeproxy.api.s3 import part_writer
 from shadeproxy.api.s3 import server as s3_server
 from shadeproxy.api.s3.part_writer import CLOSE_S
 from shadeproxy.api.s3.relay import WorkerProtocol
@@ -19,7 +20,8 @@ SIZE = 3 << 20
 @pytest.fixture
 async def tls_proxy(make_proxy, compiled, tmpfs, tmp_path):
     """Return a proxy that has the object "k" in RAM, as one page, and a listener with TLS. ``client``:
-    connects a client to this listener. The kernel holds few bytes for this client.
+    connects a client to this listener. The kernel holds few bytes for this client. ``client_socket``: returns
+    the blocking socket of another client.
     """
     proxy = await make_proxy(lane=Watched, page_size=4 << 20, ram=tmpfs / "ram", compiled=compiled)
     proxy.origin.put("b", "k", pattern(SIZE))
@@ -43,7 +45,12 @@ async def tls_proxy(make_proxy, compiled, tmpfs, tmp_path):
             sock=sock, ssl=certificate.client_context(), server_hostname="127.0.0.1", limit=4096
         )
 
-    proxy.client = client
+    async def client_socket():
+        plain = await asyncio.to_thread(socket.create_connection, at)
+        context = certificate.client_context()
+        return await asyncio.to_thread(context.wrap_socket, plain, server_hostname="127.0.0.1")
+
+    proxy.client, proxy.client_socket = client, client_socket
     return proxy
 
 
@@ -157,3 +164,19 @@ async def test_a_worker_stops_only_when_its_tls_clients_have_all_bytes(monkeypat
         while others:
             await asyncio.sleep(0.01)
     connection.connection_lost(None)
+
+
+async def test_a_client_that_does_not_answer_the_end_of_tls_is_let_go(tls_proxy, monkeypatch):
+    """The client has the whole answer. It keeps the connection open, and reads no more."""
+    monkeypatch.setattr(part_writer, "GOODBYE_S", 0.2)
+    client = await tls_proxy.client_socket()
+
+    def ask():
+        client.sendall(b"GET /b/none HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        return client.recv(4096)
+
+    assert (await asyncio.to_thread(ask)).startswith(b"HTTP/1.1 404")
+    async with asyncio.timeout(5):
+        while tls_proxy.server.connections:
+            await asyncio.sleep(0.02)
+    client.close()
