@@ -90,8 +90,8 @@ class Hits:
         hot = self._cache.hot
         return (
             pieces is not None
-            and all(hot.is_ready(piece.slot) for piece in pieces)
             and (span.length <= MOST_COPIED_BYTES or not any(hot.can_wait(piece.slot) for piece in pieces))
+            and all(hot.is_ready(piece.slot) for piece in pieces)
         )
 
     def read(self, ref: ObjectRef, meta: ObjectMeta, span: Span, told: Told) -> Hit | None:
@@ -103,15 +103,14 @@ class Hits:
             return None
         views: list[memoryview] = []
         for slot, within in pieces:
+            can_wait = self._cache.hot.can_wait(slot)
+            if can_wait and span.length > MOST_COPIED_BYTES:
+                return None
             view = self._cache.hot.view(slot)
             if view is None:
                 return None
             part = view[within.start : within.stop]
-            if self._cache.hot.can_wait(slot):
-                if span.length > MOST_COPIED_BYTES:
-                    return None
-                part = memoryview(bytes(part))
-            views.append(part)
+            views.append(memoryview(bytes(part)) if can_wait else part)
         self.access_log.record_pages([piece.slot for piece in pieces], explained=told())
         return Hit(self._source(pieces), tuple(views))
 

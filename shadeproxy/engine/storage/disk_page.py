@@ -8,12 +8,13 @@ while the page is in memory.
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers.base import Location
+from shadeproxy.tiers.segment import BLOCK_BYTES
 from shadeproxy.tiers.tier import Tier
 
 MOST_COPIED_BYTES = 256 * 1024
 """The most bytes of a page on a disk that are copied at once, and so the memory that a slow client takes."""
 
-EDGE_BYTES = 4096
+EDGE_BYTES = BLOCK_BYTES
 """Bytes at each end of a page that may share a block of the file with another record. A read of the other
 record may bring the block into memory unchecked, so these bytes are copied as long as the page is known to be
 right.
