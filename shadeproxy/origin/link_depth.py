@@ -10,29 +10,31 @@ as BBR does (Cardwell et al., 2016). Until rate and time are measured, the numbe
 from collections import deque
 from collections.abc import Callable
 
-_FEW_READS = 4
 _GAIN = 1.5
 _INTERVAL_S = 0.1
 _INTERVAL_READS, _PROBE_READS = 16, 8
 _LONGEST_S = 1.0
 _RATES = 64  # Number of intervals of which the highest rate counts.
-_TIMES = 2  # Number of probes of which the shortest time counts.
+_TIMES = 2  # Number of probes of which the mean time counts.
 _PROBE_AFTER_S = 30.0
+# A probe ends if no read has come for this time: reads that hang must not hold up all others.
+_LONGEST_WAIT_S = 5.0
 
 
 class LinkDepth:
     """Measures one link, and calculates how many bytes to have under way on it. ``now_s``: returns a
-    monotonic time.
+    monotonic time. ``few_reads``: so many reads may always be under way.
     """
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
+    def __init__(self, now_s: Callable[[], float], *, few_reads: int = 4) -> None:
         self._now_s = now_s
+        self._few_reads = few_reads
         self._rates: deque[float] = deque(maxlen=_RATES)
         self._times: deque[float] = deque(maxlen=_TIMES)
         self._is_probing = False
         self._is_draining = False
         self._probed_s = 0.0
-        self._began_s = self._last_s = now_s()
+        self._began_s = self._last_s = self._came_s = now_s()
         self._area = self._bytes = 0.0
         self._reads = 0
 
@@ -44,7 +46,7 @@ class LinkDepth:
     @property
     def latency_s(self) -> float:
         """The time that a read takes while few are under way; 0 until it is measured."""
-        return min(self._times, default=0.0)
+        return sum(self._times) / len(self._times) if self._times else 0.0
 
     @property
     def depth_bytes(self) -> float:
@@ -53,7 +55,14 @@ class LinkDepth:
 
     def has_room(self, flying: int, flying_bytes: float) -> bool:
         """Return True if one more read may begin while ``flying`` reads of ``flying_bytes`` are under way."""
-        return flying < _FEW_READS or (not self._is_probing and flying_bytes < self.depth_bytes)
+        if flying < self._few_reads:
+            return True
+        if self._is_probing:
+            if self._now_s() - self._came_s <= _LONGEST_WAIT_S:
+                return False
+            self._is_probing = self._is_draining = False
+            self._begin()
+        return flying_bytes < self.depth_bytes
 
     def note(self, flying: int, flying_bytes: float, came_bytes: float) -> None:
         """Take in the reads and bytes that were under way since the last call. ``came_bytes``: bytes of a
@@ -64,11 +73,12 @@ class LinkDepth:
         self._last_s = now_s
         if not came_bytes:
             return
+        self._came_s = now_s
         self._bytes += came_bytes
         self._reads += 1
         elapsed_s = now_s - self._began_s
         if self._is_draining:
-            if flying <= _FEW_READS:
+            if flying <= self._few_reads:
                 self._is_draining = False
                 self._begin()
         elif elapsed_s >= _INTERVAL_S and (

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+import random
 from collections import Counter
 
 import pytest
@@ -315,6 +316,93 @@ async def test_the_link_stays_full_and_the_queue_beyond_it_short(bytes_per_s, la
     assert link.got["a"] >= 0.98 * 60 * bytes_per_s
     fills = bytes_per_s * latency_s + link.size
     assert fills <= link.depth.depth_bytes <= 2 * max(fills, 4 * link.size)
+
+
+class OneReader:
+    """Reads that begin as soon as a ``LinkDepth`` has room, up to ``most`` of them. Each takes a varying
+    latency, and then its turn on the link.
+    """
+
+    def __init__(self, *, bytes_per_s, latency_s, spread=0.0, most=64, size=100_000):
+        self.clock = ManualClock(0.0)
+        self.depth = LinkDepth(self.clock.monotonic_s, few_reads=2)
+        self.bytes_per_s, self.latency_s, self.spread = bytes_per_s, latency_s, spread
+        self.most, self.size = most, size
+        self.free_s, self.came = 0.0, 0
+        self.random = random.Random(1)
+        self.ends = []
+
+    def run(self, until_s):
+        while True:
+            while len(self.ends) < self.most and self.depth.has_room(len(self.ends), self.flying_bytes):
+                self.depth.note(len(self.ends), self.flying_bytes, 0)
+                heapq.heappush(self.ends, self._end_s())
+            if self.ends[0] > until_s:
+                self.clock.advance(until_s - self.clock.monotonic_s())
+                return
+            self.clock.advance(self.ends[0] - self.clock.monotonic_s())
+            self.depth.note(len(self.ends), self.flying_bytes, self.size)
+            heapq.heappop(self.ends)
+            self.came += 1
+
+    @property
+    def flying_bytes(self):
+        return len(self.ends) * self.size
+
+    def _end_s(self):
+        answered_s = self.clock.monotonic_s() + self.latency_s * self.random.lognormvariate(
+            -(self.spread**2) / 2, self.spread
+        )
+        if not self.bytes_per_s:
+            return answered_s
+        self.free_s = max(self.free_s, answered_s) + self.size / self.bytes_per_s
+        return self.free_s
+
+
+@pytest.mark.parametrize(("bytes_per_s", "latency_s"), [(55e6, 0.03), (8e6, 0.05), (2e6, 0.005)])
+async def test_few_bytes_wait_beyond_a_full_link_and_it_stays_full(bytes_per_s, latency_s):
+    reader = OneReader(bytes_per_s=bytes_per_s, latency_s=latency_s)
+    reader.run(10.0)
+    before = reader.came
+    fills = bytes_per_s * latency_s + reader.size
+    for second in range(11, 71):
+        reader.run(second)
+        assert reader.flying_bytes <= 2 * max(fills, 2 * reader.size), second
+    assert (reader.came - before) * reader.size >= 0.98 * 60 * bytes_per_s
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 1.0])
+async def test_latencies_that_vary_do_not_look_like_a_full_link(spread):
+    reader = OneReader(bytes_per_s=0, latency_s=0.05, spread=spread)
+    reader.run(120.0)
+    assert reader.came >= 0.95 * 120 * reader.most / reader.latency_s
+
+
+async def test_a_link_that_is_full_no_longer_takes_all_reads_again():
+    reader = OneReader(bytes_per_s=8e6, latency_s=0.05)
+    reader.run(20.0)
+    assert reader.flying_bytes < 1_500_000
+    reader.bytes_per_s, reader.free_s = 0, 0.0
+    reader.run(80.0)
+    before = reader.came
+    reader.run(90.0)
+    assert reader.came - before >= 0.95 * 10 * reader.most / reader.latency_s
+
+
+async def test_reads_that_hang_hold_up_the_others_only_for_seconds():
+    clock = ManualClock(0.0)
+    depth = LinkDepth(clock.monotonic_s)
+    flying = 0
+    while depth.has_room(flying, flying * 1000) and flying < 32:
+        depth.note(flying, flying * 1000, 0)
+        flying += 1
+    while depth.has_room(flying, flying * 1000):  # Until a measurement lets only few reads through.
+        clock.advance(0.05)
+        depth.note(flying, flying * 1000, 1000)
+    clock.advance(4.0)  # Now all reads under way hang.
+    assert not depth.has_room(flying, flying * 1000)
+    clock.advance(2.0)
+    assert depth.has_room(flying, flying * 1000)
 
 
 async def test_sixty_four_readers_of_one_job_take_nothing_from_eight_of_another():
