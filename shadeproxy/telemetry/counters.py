@@ -10,6 +10,7 @@ takes some 30 ns.
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, fields
+from functools import cache
 from math import log, sqrt
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -40,23 +41,30 @@ class Counters:
 
     def add(self, other: "Counters") -> None:
         """Add every counter of ``other``, a group of the same class, to this one."""
-        for item in fields(self):
-            if item.metadata.get("internal"):
-                continue
-            theirs = getattr(other, item.name)
+        for name in self._names():
+            theirs = getattr(other, name)
             if isinstance(theirs, dict):
-                mine = getattr(self, item.name)
-                for name, value in theirs.items():
-                    mine[name] = mine.get(name, 0) + value
-            else:
-                setattr(self, item.name, getattr(self, item.name) + theirs)
+                mine = getattr(self, name)
+                for label, value in theirs.items():
+                    mine[label] = mine.get(label, 0) + value
+            elif theirs:
+                setattr(self, name, getattr(self, name) + theirs)
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            item.name: dict(value) if isinstance(value := getattr(self, item.name), dict) else value
-            for item in fields(self)
-            if not item.metadata.get("internal")
-        }
+        counts = {name: getattr(self, name) for name in self._names()}
+        return {name: dict(value) if isinstance(value, dict) else value for name, value in counts.items()}
+
+    def _names(self) -> tuple[str, ...]:
+        kind: Any = type(self)  # mypy takes the class as unhashable, because its instances are.
+        return _counted(kind)
+
+
+@cache
+def _counted(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of the counters in the groups of a class. There are thousands of groups, and dozens of
+    classes.
+    """
+    return tuple(item.name for item in fields(kind) if not item.metadata.get("internal"))
 
 
 @dataclass(slots=True)
