@@ -165,6 +165,7 @@ class PartOpener:
             off_loop=InPool(pool, rests=_INDEX_RESTS),
         )
         await asyncio.to_thread(persistence.restore, hints)
+        order_builder.restore(hints.orders)
         persistence.start(hints)
         self._stack.push_async_callback(persistence.stop, hints)
         pins = Pins(rules)

@@ -41,8 +41,8 @@ class Persistence:
         self._dirty[kind, name] = object()
 
     def restore(self, hints: HintRegistry) -> None:
-        """Restore the stored items into ``hints``. Items that cannot be read are logged and left out.
-        Blocks.
+        """Restore the stored items into ``hints``. Items that cannot be read are logged and left out. The
+        restored orders are still to be built. Blocks.
         """
         for kind in KINDS:
             for name, blob in self._state.load_all(kind).items():
@@ -52,8 +52,6 @@ class Persistence:
                     _log.warning("stored state left out", kind=kind, name=name, error=str(error))
                 except Exception as error:  # noqa: BLE001 - logged; the start must not fail because of one item
                     _log.error("stored state left out", kind=kind, name=name, error=repr(error))
-        for job, failure in hints.build_orders().items():
-            _log.error("stored orders left out", job=job, error=repr(failure))
 
     def start(self, hints: HintRegistry) -> None:
         self._state.start()

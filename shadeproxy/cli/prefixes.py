@@ -186,8 +186,9 @@ def _bar(*, quiet: bool) -> Progress:
 def _told(operation: Answer) -> str:
     """Return the counts of a warm in words. Counts of zero are left out."""
     verb = "to read" if operation["dry_run"] else "read"
+    listed = "objects" if operation["listed"] else "objects that were listed so far"
     parts = [
-        f"{operation['done']:,} of {operation['total']:,} objects",
+        f"{operation['done']:,} of {operation['total']:,} {listed}",
         f"{verb} {format_size(operation['bytes'])}",
     ]
     for field, words in (
@@ -208,10 +209,16 @@ def _dropped(operation: Answer) -> str:
 
 
 def _raise_for(operation: Answer) -> None:
-    if operation["state"] == "failed" and not operation["failed"]:
+    if operation["state"] == "failed" and not operation["failed"] and not operation["listed"]:
         bucket = operation["uri"].removeprefix("s3://").partition("/")[0]
+        error = operation["error"].rstrip(".")
+        if operation["total"]:
+            raise ShadeProxyError(
+                f"{operation['uri']} was not listed to its end: {error}; {_told(operation)};"
+                " run it again to read the rest"
+            )
         raise ShadeProxyError(
-            f"{operation['uri']} cannot be listed: {operation['error'].rstrip('.')};"
+            f"{operation['uri']} cannot be listed: {error};"
             f" `shadeproxy check --bucket {bucket}` says what to change"
         )
     if operation["state"] == "failed":

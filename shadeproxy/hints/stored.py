@@ -123,19 +123,6 @@ class StoredHints:
             assert kind == "scores", kind
             self._restore_scores(name, durable.load_scores(blob))
 
-    def build_orders(self) -> dict[str, Exception]:
-        """Build the restored orders. Forget the announcements of a job whose order cannot be built, and
-        return the errors by job. Blocks.
-        """
-        failed = {}
-        for job in self.orders.announced.jobs():
-            try:
-                self.orders.settle(job)
-            except Exception as error:  # noqa: BLE001 - returned; the start must not fail because of one job
-                self.orders.announced.drop(job)
-                failed[job] = error
-        return failed
-
     def _restore_job(self, job: Job, now_s: float) -> None:
         if job.dataset is None:
             self.growing[job.name] = GrowingSet(f"job:{job.name}")

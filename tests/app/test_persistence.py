@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from structlog.testing import capture_logs
 
+from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.core.errors import StateError
 from shadeproxy.core.types import ObjectRef
@@ -172,7 +173,7 @@ async def test_what_could_not_be_saved_by_the_end_is_named(bench):
     }  # fmt: skip
 
 
-def test_a_job_whose_order_cannot_be_built_is_named_and_left_out(tmp_path, monkeypatch):
+async def test_a_job_whose_order_cannot_be_built_is_named_and_left_out(tmp_path, monkeypatch):
     kept = HintRegistry()
     for name in ("bad", "good"):
         builder = ManifestBuilder(name)
@@ -181,7 +182,7 @@ def test_a_job_whose_order_cannot_be_built_is_named_and_left_out(tmp_path, monke
         kept.put_job(Job(name, dataset=name), 0.0)
         kept.orders.put(kept.check_order(name, [0], epoch=0, rank=0), 0.0)
     state = StateStore(tmp_path, clock=ManualClock())
-    state.open()
+    await asyncio.to_thread(state.open)
     try:
         for kind, name in [("datasets", "bad"), ("datasets", "good"), ("jobs", "bad"), ("jobs", "good")]:
             state.put(kind, name, kept.export(kind, name))
@@ -195,11 +196,16 @@ def test_a_job_whose_order_cannot_be_built_is_named_and_left_out(tmp_path, monke
             return build(self)
 
         monkeypatch.setattr(Build, "run", fail)
-        hints = HintRegistry()
+        hints, pool = HintRegistry(), ThreadPoolExecutor(1)
         with capture_logs() as logs:
-            Persistence(state, ThreadPoolExecutor(1), ManualClock()).restore(hints)
+            await asyncio.to_thread(Persistence(state, pool, ManualClock()).restore, hints)
+            assert hints.orders.announced.jobs() == ["bad", "good"]
+            assert not hints.orders.trackers  # A start does not wait for its orders.
+            builder = OrderBuilder(pool)
+            builder.restore(hints.orders)
+            await asyncio.gather(*builder._seeking)
     finally:
-        state.close()
+        await asyncio.to_thread(state.close)
     assert [(log["event"], log["job"]) for log in logs] == [("stored orders left out", "bad")]
     assert hints.orders.announced.jobs() == list(hints.orders.trackers) == ["good"]
     assert set(hints.datasets) == {"bad", "good"}

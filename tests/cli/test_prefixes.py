@@ -108,6 +108,7 @@ def test_who_interrupts_an_operation_ends_it(shade, control, answering, monkeypa
         (
             {
                 "state": "failed",
+                "listed": False,
                 "error": "404 NoSuchBucket: There is none.",
                 "done": 0,
                 "total": 0,
@@ -116,6 +117,13 @@ def test_who_interrupts_an_operation_ends_it(shade, control, answering, monkeypa
             (
                 "s3://b/d/ cannot be listed: 404 NoSuchBucket: There is none;"
                 " `shadeproxy check --bucket b` says what to change\n"
+            ),
+        ),
+        (
+            {"state": "failed", "listed": False, "error": "503 SlowDown", "done": 960, "total": 1000},
+            (
+                "s3://b/d/ was not listed to its end: 503 SlowDown; s3://b/d/: 960 of 1,000 objects that were"
+                " listed so far, read 3.0 MiB; run it again to read the rest\n"
             ),
         ),
         (

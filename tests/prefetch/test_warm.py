@@ -266,6 +266,55 @@ async def test_few_at_a_time_while_others_read(make_bench):
     assert (await running).bytes == 100 * PAGE
 
 
+async def test_few_at_a_time_while_clients_read_what_is_cached(make_bench):
+    """Hits of clients have no flight, but a warm must leave the event loop to them too."""
+    origin = filled(100)
+    origin.put("b", "asked", bytes(PAGE))
+    bench = await make_bench(origin=origin, rules=IMMUTABLE)
+    work = warming(bench)
+    for _ in range(200):
+        await bench.get("asked")
+    bench.engine.access_log.flush()
+    bench.clock.advance(1.0)
+    origin.gate = Barrier()
+    running = asyncio.create_task(work.run())
+    await until(lambda: bench.engine.prefetch_port.flying == 8)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert bench.engine.prefetch_port.flying == 8
+    before_s = bench.clock.monotonic_s()
+    origin.gate.release()
+    await running
+    assert work.progress.bytes == 100 * PAGE
+    # For the first quarter of a second it paused after each eight pages. Then it saw that clients had ended.
+    assert 0.05 <= bench.clock.monotonic_s() - before_s <= 0.3
+
+
+async def test_few_begin_at_a_time(make_bench):
+    """Fetches that begin together end together, and would then hold up the event loop for long."""
+    bench = await make_bench(origin=filled(200), rules=IMMUTABLE)
+    port, begun, most = bench.engine.prefetch_port, 0, 0
+    begin = port.begin
+
+    def counted(*need):
+        nonlocal begun
+        begun += 1
+        return begin(*need)
+
+    async def watch():
+        nonlocal most
+        before = 0
+        while True:
+            most, before = max(most, begun - before), begun
+            await asyncio.sleep(0)
+
+    port.begin = counted
+    watching = asyncio.create_task(watch())
+    await warm(bench)
+    watching.cancel()
+    assert (begun, most) == (200, 8)
+
+
 async def test_memory_for_reads_is_left_to_others(make_bench):
     origin = filled(100)
     bench = await make_bench(origin=origin, budget_bytes=20 * PAGE, rules=IMMUTABLE)

@@ -1,5 +1,6 @@
 """Calls about cached objects: inspect one, list several, pin and unpin a prefix."""
 
+import asyncio
 import math
 import re
 from collections import Counter
@@ -19,7 +20,7 @@ from shadeproxy.api.control.bodies import (
     answer_json,
     read_json,
 )
-from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.context import CachedObject, ControlContext
 from shadeproxy.api.control.namespaces import FIELD, require_namespace
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import InvalidRequest, UnknownName
@@ -28,6 +29,7 @@ from shadeproxy.engine.placement.pins import Prefix
 from shadeproxy.hints.hashing import object_hash
 
 _SCHEME = "s3://"
+_SUMMED_UP = 64  # Objects of a listing that are summed up in one step of the event loop.
 _BUCKET = re.compile(BUCKET_PATTERN)
 LISTING = {
     "prefix": "Beginning of the keys; by default the whole bucket",
@@ -116,23 +118,28 @@ async def list_objects(context: ControlContext, request: web.Request) -> web.Res
     asked = read_query(request, _Listing, LISTING)
     place = Prefix(bucket, asked.prefix, require_namespace(context, asked.namespace))
     listed = await context.admin.list_cached(place, start_after=asked.start_after, limit=asked.limit)
-    objects = [
-        CachedSummary(
-            key=_told(ref.key),
-            etag=_told(cached.meta.etag),
-            size=cached.meta.size,
-            pages=len(cached.pages),
-            total_pages=_pages_of(cached.meta.size, context.page_size),
-            bytes=sum(page.bytes for page in cached.pages),
-            tiers=dict(Counter(page.tier for page in cached.pages)),
-            pinned=sum(page.pinned for page in cached.pages),
-            validated_s=cached.validated_s,
-            freshness=cached.freshness,
-        )
-        for ref, cached in listed.objects
-    ]
+    objects = []
+    for start in range(0, len(listed.objects), _SUMMED_UP):
+        part = listed.objects[start : start + _SUMMED_UP]
+        objects += [_summary(ref, cached, context.page_size) for ref, cached in part]
+        await asyncio.sleep(0)
     following = None if listed.next is None else _told(listed.next)
     return answer_json(CachedList(bucket, asked.prefix, objects, listed.more, following))
+
+
+def _summary(ref: ObjectRef, cached: CachedObject, page_size: int) -> CachedSummary:
+    return CachedSummary(
+        key=_told(ref.key),
+        etag=_told(cached.meta.etag),
+        size=cached.meta.size,
+        pages=len(cached.pages),
+        total_pages=_pages_of(cached.meta.size, page_size),
+        bytes=sum(page.bytes for page in cached.pages),
+        tiers=dict(Counter(page.tier for page in cached.pages)),
+        pinned=sum(page.pinned for page in cached.pages),
+        validated_s=cached.validated_s,
+        freshness=cached.freshness,
+    )
 
 
 def _pages_of(size: int, page_size: int) -> int:

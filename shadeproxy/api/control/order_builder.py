@@ -5,6 +5,7 @@ from concurrent.futures import Executor
 
 import structlog
 
+from shadeproxy.core.errors import ShuttingDown
 from shadeproxy.hints.order.orders import Orders
 
 _log = structlog.get_logger(__name__)
@@ -39,6 +40,24 @@ class OrderBuilder:
         task = asyncio.create_task(self._sought(orders, job), name=f"search for {job}")
         self._seeking.add(task)
         task.add_done_callback(self._seeking.discard)
+
+    def restore(self, orders: Orders) -> None:
+        """Begin a task that builds the orders of an earlier process, one job after the other. Millions of
+        announced ids take seconds, for which a start does not wait.
+        """
+        task = asyncio.create_task(self._restored(orders), name="restored orders")
+        self._seeking.add(task)
+        task.add_done_callback(self._seeking.discard)
+
+    async def _restored(self, orders: Orders) -> None:
+        for job in orders.announced.jobs():
+            try:
+                await self.settled(orders, job)
+            except ShuttingDown:
+                return  # The next start builds the orders.
+            except Exception as error:  # noqa: BLE001 - logged; the other jobs keep their orders
+                orders.announced.drop(job)
+                _log.error("stored orders left out", job=job, error=repr(error))
 
     async def _sought(self, orders: Orders, job: str) -> None:
         try:

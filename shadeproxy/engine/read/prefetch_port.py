@@ -193,6 +193,11 @@ class PrefetchPort:
         """Number of pages on their way, for readers or for prefetch."""
         return len(self._filling.flights)
 
+    @property
+    def reads(self) -> float:
+        """Number of demand reads so far. The reads of the last 0.2 s may not count yet."""
+        return self._cache.tick()
+
     async def recovered(self) -> None:
         """Wait until recovery has read all segments of the tiers."""
         await self._cache.recovered()

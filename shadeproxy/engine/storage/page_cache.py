@@ -41,7 +41,7 @@ from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location
 
 _PROMOTIONS = 8  # Most promotions after one batch of reads.
-_SLICE = 128  # Pages dropped before other tasks may run.
+_SLICE = 32  # Pages dropped before other tasks may run: each takes up to 100 us.
 
 
 class PageCache:

@@ -232,7 +232,7 @@ class Orders:
         self._changed()
 
     def settle(self, *jobs: str) -> None:
-        """Build the waiting orders, or those of ``jobs``. It holds the thread: for a start and tests only."""
+        """Build the waiting orders, or those of ``jobs``. It holds the thread: for tests only."""
         for job in jobs or list(self._unsettled):
             if (prepared := self.begin(job)) is not None:
                 self.finish(prepared, prepared.build.run())

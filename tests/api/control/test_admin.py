@@ -1,5 +1,8 @@
+import asyncio
+
 import pytest
 
+from shadeproxy.api.control import admin
 from shadeproxy.api.control.bodies import PageSummary
 from shadeproxy.api.control.context import CachedObject
 from shadeproxy.core.errors import Conflict, StateError, UnknownName
@@ -127,6 +130,33 @@ async def test_cached_objects_are_listed(client, backend):
     assert [found["key"] for found in rest["objects"]] == ["d/\ufffd"]
     assert (rest["more"], rest["next"]) == (0, None)
     assert backend.listings == [("b", "d/", "", 2), ("b", "", "d/b", 100)]
+
+
+async def test_a_long_list_is_summed_up_in_steps(client, backend, monkeypatch):
+    summed_up, most = 0, 0
+    summary = admin._summary
+
+    def counted(*of):
+        nonlocal summed_up
+        summed_up += 1
+        return summary(*of)
+
+    async def watch():
+        nonlocal most
+        before = 0
+        while True:
+            most, before = max(most, summed_up - before), summed_up
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(admin, "_summary", counted)
+    for number in range(1000):
+        pages = (PageSummary(0, "ram", 10, pinned=False),)
+        backend.objects[ObjectRef("b", f"{number:04d}")] = CachedObject(ObjectMeta('"e"', 10), pages)
+    watching = asyncio.create_task(watch())
+    told = await (await client.get("/v1/objects/b", params={"limit": "1000"})).json()
+    watching.cancel()
+    assert len(told["objects"]) == 1000
+    assert 0 < most <= 64
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from shadeproxy.core.types import Source
 
-SLICE = 128
+SLICE = 32
 COUNT = 5 * SLICE
 
 
