@@ -2,9 +2,10 @@
 
 The prefix is listed twice at the same time: once to count its objects, once to read them. So the total is
 known early, and no listing is held in memory. Laws: a page is only read if there is room for it, or if it
-outranks a resident page. A warm uses only memory and connections that demand leaves, and few connections
-and little of the processor while others read. It does not read a page that is resident or on its way.
-However a warm ends, none of its fetches is left under way.
+outranks a resident page. A warm uses only memory and connections that demand leaves, makes no queue on
+the origin's link (docs/adr/0077), and uses few connections and little of the processor while others read. It
+does not read a page that is resident or on its way. However a warm ends, none of its fetches is left under
+way.
 """
 
 import asyncio
@@ -22,10 +23,12 @@ from shadeproxy.core.work_progress import WorkProgress
 from shadeproxy.engine.placement.pins import Prefix
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
+from shadeproxy.origin.link_depth import LinkDepth
 
 _PAUSE_S = 0.02
 _MOST_AT_A_TIME = 64
 _BESIDE_OTHERS = 8
+_FEW_FETCHES = 2  # Always allowed, however full the origin's link is.
 # Fetches that are begun in one step of the event loop. Fetches that begin together end together, and the end
 # of a fetch takes 0.25 ms.
 _BEGUN = 8
@@ -94,6 +97,7 @@ class Warm:
         self._fetches = fetches
         self._flying: dict[Flight, int] = {}
         self._flying_bytes = 0
+        self._link = LinkDepth(clock.monotonic_s, few_reads=_FEW_FETCHES)
         self._again: deque[_Page] = deque()
         self._landed = asyncio.Event()
         self._begun = 0
@@ -257,6 +261,7 @@ class Warm:
             return
         self._begun += 1
         flight = self._port.begin(page.need, lambda fetched: self._end(flight, page, fetched))
+        self._link.note(len(self._flying), self._flying_bytes, 0)
         self._flying[flight] = size_bytes
         self._flying_bytes += size_bytes
         if not self._begun % _BEGUN:
@@ -269,6 +274,7 @@ class Warm:
         return (
             not self._under_pressure
             and len(self._flying) < most
+            and self._link.has_room(len(self._flying), self._flying_bytes)
             and flying < self._fetches()
             and self._port.may_take(size_bytes, pending_bytes=self._flying_bytes)
         )
@@ -300,7 +306,10 @@ class Warm:
     # ------------------------------------------------------------------ results
 
     def _end(self, flight: Flight, page: _Page, fetched: Fetched) -> None:
-        self._flying_bytes -= self._flying.pop(flight)
+        size_bytes = self._flying[flight]
+        self._link.note(len(self._flying), self._flying_bytes, size_bytes if fetched.error is None else 0)
+        del self._flying[flight]
+        self._flying_bytes -= size_bytes
         self._landed.set()
         one, error = page.of, fetched.error
         if isinstance(error, Overloaded):

@@ -3,13 +3,16 @@ without it.
 """
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from shadeproxy.core.types import JobContext
 from shadeproxy.hints.jobs import Job
+from shadeproxy.prefetch.warm import Warm
 from shadeproxy_bench.studies.prefetch.model import (
     BUCKET,
     EVICTION,
@@ -45,55 +48,85 @@ def test_a_loop_whose_workers_are_far_apart_hardly_loses_by_prefetching():
     assert ours.first_s + ours.wall_s <= 1.04 * (plain.first_s + plain.wall_s)
 
 
-def beside(folder: Path, *, announced: bool, size: int, bytes_per_s: float) -> tuple[list[float], float]:
-    """Read an epoch with four workers that never compute, while another client reads one object after
-    another. Return the seconds of each read of the other client, and those of the epoch.
+class Beside:
+    """A client that reads one object after another in virtual time, over a full link, beside other work of
+    the proxy. ``waits_s``: the time of each read.
     """
-    loop = VirtualLoop()
-    clock = VirtualClock(loop)
-    keys, order = [f"k{number}" for number in range(400)], np.random.default_rng(1).permutation(400)
-    origin = ShapedOrigin(0.02, bytes_per_s)
-    for key in keys:
-        origin.put(BUCKET, key, bytes(size))
-        origin.put(BUCKET, f"other-{key}", bytes(size))
-    folder.mkdir()
-    proxy = VirtualProxy(origin, folder, clock, room_bytes=200 * size, prefetching=announced)
 
-    async def read_other(waits: list[float]) -> None:
-        for key in keys:
-            began_s = loop.time()
-            await proxy.get(f"other-{key}", None)
-            waits.append(loop.time() - began_s)
-            await asyncio.sleep(0.1)
+    def __init__(self, folder: Path, *, size: int, bytes_per_s: float, prefetching: bool = False) -> None:
+        self.loop = VirtualLoop()
+        self.clock = VirtualClock(self.loop)
+        self.keys = [f"k{number:03d}" for number in range(400)]
+        origin = ShapedOrigin(0.02, bytes_per_s)
+        for key in self.keys:
+            origin.put(BUCKET, f"work/{key}", bytes(size))
+            origin.put(BUCKET, f"other/{key}", bytes(size))
+        folder.mkdir()
+        room_bytes = 500 * size
+        self.proxy = VirtualProxy(origin, folder, self.clock, room_bytes=room_bytes, prefetching=prefetching)
+        self.waits_s: list[float] = []
 
-    async def read_both() -> tuple[list[float], float]:
-        waits: list[float] = []
-        if announced:
-            register(proxy.hints, keys, Job(JOB.job, dataset="data"), clock.monotonic_s())
-            announce(proxy.hints, JOB.job, 0, order, clock.monotonic_s())
-        proxy.begin()
-        other = asyncio.create_task(read_other(waits))
-        read = [keys[one] for one in order.tolist()]
-        epoch_s, _ = await read_epoch(
-            proxy, JOB, read, lambda _batch: None, workers=4, batch=8, rate_per_s=1e6
-        )
+    def run(self, work: Coroutine[Any, Any, None]) -> float:
+        """Read until ``work`` has ended. Return the seconds that it took."""
+        try:
+            return run(self._beside(work), self.loop)
+        finally:
+            self.proxy.cache.close()
+
+    async def _beside(self, work: Coroutine[Any, Any, None]) -> float:
+        began_s = self.loop.time()
+        other = asyncio.create_task(self._read())
+        await work
+        took_s = self.loop.time() - began_s
         other.cancel()
         await asyncio.gather(other, return_exceptions=True)
-        await proxy.aclose()
-        return waits, epoch_s
+        await self.proxy.aclose()
+        return took_s
 
-    try:
-        return run(read_both(), loop)
-    finally:
-        proxy.cache.close()
+    async def _read(self) -> None:
+        for key in self.keys:
+            began_s = self.loop.time()
+            await self.proxy.get(f"other/{key}", None)
+            self.waits_s.append(self.loop.time() - began_s)
+            await asyncio.sleep(0.1)
+
+    async def epoch(self, *, announced: bool) -> None:
+        """Read an epoch with four workers that never compute."""
+        order, keys = np.random.default_rng(1).permutation(400), [f"work/{key}" for key in self.keys]
+        if announced:
+            register(self.proxy.hints, keys, Job(JOB.job, dataset="data"), self.clock.monotonic_s())
+            announce(self.proxy.hints, JOB.job, 0, order, self.clock.monotonic_s())
+        self.proxy.begin()
+        read = [keys[one] for one in order.tolist()]
+        loop = {"workers": 4, "batch": 8, "rate_per_s": 1e6}
+        await read_epoch(self.proxy, JOB, read, lambda _batch: None, **loop)
+
+    async def warm(self) -> None:
+        """Warm what an epoch would read."""
+        engine = self.proxy.engine
+        listed = {"bucket": BUCKET, "prefix": "work/", "dry_run": False}
+        asked = {"clock": self.clock, "fetches": lambda: 112, **listed}
+        await Warm(engine.prefetch_port, engine.list_objects, **asked).run()
+
+
+LINK = {"size": 100_000, "bytes_per_s": 5e6}
 
 
 def test_prefetching_over_a_full_link_leaves_room_for_other_clients(tmp_path):
     """Over a full link, fetches for one job make another client wait little longer than the job's own four
     readers do, and the epoch takes no longer.
     """
-    link = {"size": 100_000, "bytes_per_s": 5e6}
-    plain, plain_s = beside(tmp_path / "plain", announced=False, **link)
-    ours, ours_s = beside(tmp_path / "ours", announced=True, **link)
-    assert median(ours[len(ours) // 2 :]) <= 3 * median(plain)
+    plain, ours = Beside(tmp_path / "plain", **LINK), Beside(tmp_path / "ours", **LINK, prefetching=True)
+    plain_s, ours_s = plain.run(plain.epoch(announced=False)), ours.run(ours.epoch(announced=True))
+    assert median(ours.waits_s[len(ours.waits_s) // 2 :]) <= 3 * median(plain.waits_s)
     assert ours_s <= 1.02 * plain_s
+
+
+def test_a_warm_over_a_full_link_leaves_room_for_clients(tmp_path):
+    """A client waits little longer beside a warm than beside a job of four readers. The warm keeps the link
+    full.
+    """
+    ours = Beside(tmp_path / "ours", **LINK)
+    took_s = ours.run(ours.warm())
+    assert median(ours.waits_s[len(ours.waits_s) // 2 :]) <= 0.3
+    assert took_s <= 1.05 * (400 + len(ours.waits_s) + 1) * LINK["size"] / LINK["bytes_per_s"]
