@@ -89,7 +89,6 @@ TABLE = {
     "api.s3.upload.chunked": "api/s3/upload/test_body.py",
     "api.s3.upload.documents": "api/s3/test_post.py",
     "api.s3.upload.plan": "api/s3/upload/test_body.py",
-    "app.admin": "app/test_proxy.py",
     "app.bus_errors": "e2e/test_truncated.py",
     "app.channel": "app/test_workers.py",
     "app.clients": "config/test_namespaces.py",

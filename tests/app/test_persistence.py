@@ -11,6 +11,7 @@ from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.core.errors import StateError
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.workpool import WorkPool
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.order.build import Build
@@ -209,3 +210,27 @@ async def test_a_job_whose_order_cannot_be_built_is_named_and_left_out(tmp_path,
     assert [(log["event"], log["job"]) for log in logs] == [("stored orders left out", "bad")]
     assert hints.orders.announced.jobs() == list(hints.orders.trackers) == ["good"]
     assert set(hints.datasets) == {"bad", "good"}
+
+
+async def test_a_stop_while_restored_orders_are_built_leaves_none_out():
+    hints, pool = HintRegistry(), WorkPool(1, "test")
+    builder = ManifestBuilder("d")
+    builder.add(ObjectRef("b", "k"))
+    hints.put_dataset(builder.finish())
+    hints.put_job(Job("j", dataset="d"), 0.0)
+    hints.orders.put(hints.check_order("j", [0], epoch=0, rank=0), 0.0)
+    held = threading.Event()
+    holding = pool.submit(held.wait)  # The pool is busy, so the build waits for its turn.
+    building = OrderBuilder(pool)
+    with capture_logs() as logs:
+        building.restore(hints.orders)
+        while not pool._work_queue.qsize():
+            await asyncio.sleep(0)
+        for token in pool._tokens:
+            token.cancelled = True
+        held.set()
+        await asyncio.gather(*building._seeking)
+    assert holding.done()
+    assert hints.orders.announced.jobs() == ["j"]
+    assert not logs
+    await asyncio.to_thread(pool.shutdown)
