@@ -335,7 +335,7 @@ def broken_off(error: BaseException) -> OriginError:
     """Return the error for a body that was ended by ``error``, one of FAILURES."""
     if isinstance(error, Surplus):
         return BodyDamaged("the origin sent more bytes than its Content-Length says")
-    return BodyCutShort(f"the origin's body broke off: {type(error).__name__}")
+    return BodyCutShort(f"the origin's body broke off: {_why_failed(error)}")
 
 
 def failed_before_head(origin: str, error: BaseException) -> OriginError:
@@ -364,5 +364,12 @@ def _why_not_connected(error: NotConnected) -> str:
 def _why_failed(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
-    why = f": {error}" if isinstance(error, BadAnswer) else ""
-    return f"the connection failed ({type(error).__name__}{why})"
+    return f"the connection failed: {_why_ended(error)}"
+
+
+def _why_ended(error: BaseException) -> str:
+    if isinstance(error, Dead):
+        return "the origin ended it without an answer"
+    if isinstance(error, Broken):
+        return "the origin ended it within an answer"
+    return f"BadAnswer: {error}" if isinstance(error, BadAnswer) else type(error).__name__

@@ -55,6 +55,13 @@ class Erasures:
     # ------------------------------------------------------------------ facts
 
     @property
+    def names_all(self) -> bool:
+        """True if ``remember`` adds a tombstone for every object: a tier without segments needs none, and one
+        on a tmpfs hardly any.
+        """
+        return not self._lasting and bool(self._segments())
+
+    @property
     def owed(self) -> int:
         """Number of records whose erasure failed and will be tried again."""
         return sum(segment.owed for segment in self._segments())

@@ -55,9 +55,9 @@ async def test_a_write_is_refused_unsent_while_the_object_is_being_moved_here(be
 async def test_a_lease_that_ends_before_the_write_is_sent_refuses_it(bench):
     over = bench.cache.erasing.over
 
-    async def slow():
+    async def slow(since):
         bench.owned.lost.add(REF)
-        await over()
+        await over(since)
 
     bench.cache.erasing.over = slow
     with pytest.raises(NotOwnerNow):

@@ -122,8 +122,9 @@ def authorise(call: Call) -> None:
     if request.key:
         identity.check(permission, bucket, request.key)
         if (source := request.fields.get("x-amz-copy-source")) is not None:
-            bucket, key, _ = parse_copy_source(source)
-            identity.check(Permission.READ, bucket, key)
+            bucket, keys, _ = parse_copy_source(source)
+            for key in keys:
+                identity.check(Permission.READ, bucket, key)
     elif operation.name in _LISTS_OF_PREFIX:
         identity.check(permission, bucket, request.query.get("prefix", ""))
     elif operation.name in _OF_EVERY_CLIENT or operation.touches is Touches.LISTED:

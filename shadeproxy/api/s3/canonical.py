@@ -2,7 +2,8 @@
 
 Law: the request to the origin is made from the decoded values that were checked, never from the received
 bytes. A presigned request becomes the same request without the signature in its URL. A copy source is always
-spelt in the same way. Source: CopyObject and UploadPartCopy in the S3 API reference.
+spelt in the same way, except that a raw ``+`` and ``%2B`` stay different. Source: CopyObject and
+UploadPartCopy in the S3 API reference.
 """
 
 from collections.abc import Mapping
@@ -105,7 +106,7 @@ def _move(fields: dict[str, str], name: str, raw_value: str) -> None:
 def _with_source(fields: Mapping[str, str], operation: Operation) -> dict[str, str]:
     if operation.name not in COPIES:
         raise InvalidRequest(f"{operation.name} has no x-amz-copy-source")
-    return {**fields, _COPY_SOURCE: str(parse_copy_source(fields[_COPY_SOURCE]))}
+    return {**fields, _COPY_SOURCE: parse_copy_source(fields[_COPY_SOURCE]).spelling}
 
 
 # Characters that a version id may not have: another parser may take one of them for the end of the id, or for
@@ -114,15 +115,14 @@ _ENDS = frozenset("&=;+#?")
 
 
 class CopySource(NamedTuple):
-    """The object to copy. ``version``: a version id; None for the current version."""
+    """The object to copy. ``keys``: its key, or both keys that servers read if the field has a raw ``+``: AWS
+    takes it for a space, and others take it as it is. ``spelling``: the field for the origin, which alone
+    knows how it reads a ``+``.
+    """
 
     bucket: str
-    key: str
-    version: str | None = None
-
-    def __str__(self) -> str:
-        asked = "" if self.version is None else f"?versionId={quote(self.version, safe=UNRESERVED)}"
-        return f"{self.bucket}/{path_of_key(self.key)}{asked}"
+    keys: tuple[str, ...]
+    spelling: str
 
 
 def parse_copy_source(field: str) -> CopySource:
@@ -136,9 +136,15 @@ def parse_copy_source(field: str) -> CopySource:
     bucket, _, key = decode_key(path).removeprefix("/").partition("/")
     if BUCKET_NAME.fullmatch(bucket) is None or not key:
         raise InvalidRequest("x-amz-copy-source must be of the form bucket/key")
+    keys: tuple[str, ...] = (key,)
+    pieces = [decode_key(piece) for piece in path.split("+")]
+    if len(pieces) > 1:
+        keys = key, " ".join(pieces).removeprefix("/").partition("/")[2]
+    spelling = "+".join(map(path_of_key, pieces)).removeprefix("/")
     if not question:
-        return CopySource(bucket, key)
+        return CopySource(bucket, keys, spelling)
     name, _, raw_version = query.partition("=")
     if name != "versionId" or not raw_version or set(raw_version) & _ENDS:
         raise InvalidRequest("x-amz-copy-source may end in ?versionId=ID, and in nothing else after a ?")
-    return CopySource(bucket, key, decode_key(raw_version))
+    version = quote(decode_key(raw_version), safe=UNRESERVED)
+    return CopySource(bucket, keys, f"{spelling}?versionId={version}")

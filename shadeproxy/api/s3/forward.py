@@ -141,6 +141,8 @@ class Forwarder:
         """
         if plan.length is None and call.operation.name in {"PutObject", "UploadPart"}:
             raise MissingLength("You must provide the Content-Length HTTP header")
+        if plan.length == 0 and exchange.incoming.body.awaits_go:
+            await exchange.incoming.body.invite()
         async with aclosing(receive(exchange.incoming.body)) as source:
             body = UploadBody(plan, source)
             try:

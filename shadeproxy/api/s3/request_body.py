@@ -143,7 +143,7 @@ class ClientBody:
         """True if the whole body has arrived."""
         self._connection = connection
         self._coding: Coding = ChunkedCoding() if head.body_bytes is None else LengthCoding(head.body_bytes)
-        self._expects = head.awaits_go
+        self._expects, self._is_empty = head.awaits_go, head.body_bytes == 0
         self._pieces: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._untaken = b""
@@ -158,8 +158,10 @@ class ClientBody:
 
     @property
     def awaits_go(self) -> bool:
-        """True if the client waits for an interim answer before it sends the body."""
-        return self._expects and not self.is_read
+        """True if the client waits for an interim answer before it sends the body. The body may be empty:
+        without this answer, botocore waits for ever for the answer to its next upload on the connection.
+        """
+        return self._expects and (self._is_empty or not self.is_read)
 
     def take(self, data: bytes) -> None:
         """Take bytes that have arrived. Call it until ``is_over``."""

@@ -55,16 +55,18 @@ class Writes:
         if ownership is not None:
             touched, here = await self._divide(ownership, touched)
         self._versions.begin_write(touched)
+        erasing = self._cache.erasing
         try:
+            released = list(self._cache.transfers.released)
             self._invalidate(touched)
             # Wait for the erasures before the origin changes. Otherwise a crash could bring back the
-            # overwritten version.
+            # overwritten version. Do not wait for a disk that had no page of these objects: it may be slow.
             try:
                 async with asyncio.timeout(_ERASED_S):
-                    await self._cache.erasing.over()
+                    await erasing.over(released)
             except TimeoutError:
                 raise WriteRefused(_HANGS) from None
-            if refused := self._cache.erasing.unmarked(touched):
+            if refused := erasing.unmarked(touched):
                 raise WriteRefused(refused)
             if ownership is not None and not _are_mine(ownership, touched):
                 raise NotOwnerNow

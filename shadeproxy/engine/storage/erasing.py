@@ -37,19 +37,25 @@ class Erasing:
         """Count the erasure of a record that has no slot, so that ``over`` waits for it too."""
         self._transfers.released = [count + 1 for count in self._transfers.released]
 
-    async def over(self) -> None:
+    async def over(self, since: Sequence[int] | None = None) -> None:
         """Return when all pages dropped so far are erased from the media with a writer thread. A failed
         erasure, which will be retried, counts as done.
 
         Returns at once if nothing was dropped since the last call. Otherwise waits for two turns of each
         writer, because a page that is dropped while it is written is released only after the write.
+
+        ``since``: an earlier copy of ``Transfers.released``. The call does not wait for a medium that has
+        released nothing since then, if tombstones stand for its earlier erasures.
         """
         for index, medium in enumerate(self._media):
             released = self._transfers.released[index]
-            if medium.write is not None and released != self._done[index]:
-                await medium.write(_nothing)
-                await medium.write(_nothing)
-                self._done[index] = max(self._done[index], released)
+            if medium.write is None or released == self._done[index]:
+                continue
+            if since is not None and released == since[index] and medium.tier.erasures.names_all:
+                continue
+            await medium.write(_nothing)
+            await medium.write(_nothing)
+            self._done[index] = max(self._done[index], released)
 
     def unmarked(self, refs: Iterable[ObjectRef]) -> str:
         """Return the reason why an old version of one of these objects could come back after a restart; "" if

@@ -227,6 +227,15 @@ async def test_no_cache_asks_the_origin(make_proxy):
     assert (await proxy.get("/b/seed", "Cache-Control: max-age=0, no-cache")).endswith(b"behind")
 
 
+async def test_an_empty_upload_that_awaits_an_interim_answer_gets_one(make_proxy):
+    """botocore keeps a final answer that comes in place of the 100 for the next upload on the connection, and
+    then waits for ever.
+    """
+    proxy, _ = await watched(make_proxy)
+    answer = await proxy.raw(put("/b/empty", b"", "Expect: 100-continue"))
+    assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200")
+
+
 async def test_a_body_without_a_length_is_refused(make_proxy):
     proxy, _ = await watched(make_proxy)
     data = b"PUT /b/k HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"

@@ -5,6 +5,7 @@ erasures again.
 import asyncio
 import errno
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -67,6 +68,32 @@ async def test_a_write_is_refused_in_time_while_a_disk_hangs(make_bench, monkeyp
     assert (await bench.get("k1"))[0] == b"new"
 
 
+@pytest.mark.parametrize("lasting", [False, True])
+async def test_a_write_waits_only_for_disks_that_had_a_page_of_its_object(make_bench, monkeypatch, lasting):
+    """A tombstone on a tmpfs stands for erasures that wait for a slow disk: those of evicted pages. A disk
+    tier that is itself on a tmpfs has no tombstones, so a write waits for its erasures.
+    """
+    monkeypatch.setattr(writes, "_ERASED_S", 0.2)
+    bench = await make_bench(ram_bytes=1 << 15, disk_bytes=1 << 20)
+    for number in range(30):
+        bench.origin.put("b", f"k{number}", bytes([number]) * 4000)
+        await bench.get(f"k{number}")
+        await bench.settle()
+    ram, medium = bench.cache.media
+    ram.tier.erasures._lasting, erasures = True, medium.tier.erasures
+    erasures._lasting, erasures._session.tombstones.on_tmpfs = lasting, not lasting
+    table, refs = bench.cache.residents, [ObjectRef("b", f"k{number}") for number in range(30)]
+    slots = {ref: table.first_page(object_hash(ref)) for ref in refs}
+    evicted, kept, *_ = [ref for ref, slot in slots.items() if slot is not None and table.tiers[slot] == 1]
+    bench.cache.drop_object(evicted, "policy")
+    bench.cache.media[1] = replace(medium, write=HeldIO())
+    for ref, refused in ((ObjectRef("b", "new"), lasting), (evicted, lasting), (kept, True)):
+        with pytest.raises(WriteRefused) if refused else nullcontext():
+            async with bench.engine.writing([ref]):
+                assert lasting or object_hash(ref) in await noted(bench, 1)
+    bench.cache.media[1] = medium
+
+
 async def test_a_write_that_cannot_be_noted_is_refused_before_the_origin_hears_of_it(bench, refusing):
     refusing[0] = True
     with pytest.raises(
@@ -81,9 +108,9 @@ async def test_a_write_that_cannot_be_noted_is_refused_before_the_origin_hears_o
     assert (await bench.get("k"))[0] == b"new"
 
 
-async def noted(bench) -> set[int]:
+async def noted(bench, tier=0) -> set[int]:
     """Return the tombstones that the next process would find."""
-    other = Tombstones(bench.cache.media[0].tier.claim.session.tombstones.path)
+    other = Tombstones(bench.cache.media[tier].tier.claim.session.tombstones.path)
     assert await asyncio.to_thread(other.read)
     return other.found
 

@@ -27,7 +27,8 @@ class Recorded(NamedTuple):
 class Understood(NamedTuple):
     """A request as a server that reads like RGW understands it.
 
-    ``deletes`` has every Key of a DeleteObjects, wherever the Key is in the document.
+    ``copy_sources`` has the object to copy, or both if AWS reads its key in another way: it takes a raw ``+``
+    for a space. ``deletes`` has every Key of a DeleteObjects, wherever the Key is in the document.
     """
 
     method: str
@@ -35,7 +36,7 @@ class Understood(NamedTuple):
     key: str
     parameters: dict[str, str]
     environment: dict[str, str]
-    copy_source: tuple[str, str] | None
+    copy_sources: set[tuple[str, str]]
     deletes: tuple[str, ...]
 
 
@@ -122,6 +123,7 @@ def understood(recorded: Recorded) -> Understood:
         assert cgi not in environment, f"{cgi} was sent twice"
         environment[cgi] = value
     source = environment.get("X_AMZ_COPY_SOURCE")
+    sources = set() if source is None else _sources(source)
     deletes = ()
     if method == "POST" and "delete" in parameters:
         document = minidom.parseString(recorded.body)
@@ -129,12 +131,10 @@ def understood(recorded: Recorded) -> Understood:
             "".join(node.data for node in element.childNodes)
             for element in document.getElementsByTagName("Key")
         )
-    return Understood(
-        method, bucket, key, parameters, environment, _source(source) if source is not None else None, deletes
-    )
+    return Understood(method, bucket, key, parameters, environment, sources, deletes)
 
 
-def _source(field):
-    assert "+" not in field, "a space to some readers"
-    bucket, _, key = unquote(field.partition("?")[0], errors="strict").removeprefix("/").partition("/")
-    return bucket, key
+def _sources(field):
+    path = field.partition("?")[0]
+    read = [decode(path, errors="strict").removeprefix("/") for decode in (unquote, unquote_plus)]
+    return {(bucket, key) for bucket, _, key in (source.partition("/") for source in read)}
