@@ -6,6 +6,7 @@ clients. This module counts connections and knows no operation.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
 from shadeproxy.api.s3.errors import answer_error
@@ -48,6 +49,20 @@ class ConnectionLimiter:
     def leave(self) -> None:
         """Count one connection less, because it has ended."""
         self.inside -= 1
+
+    def reserve(self) -> Callable[[], None] | None:
+        """Count a connection whose TLS handshake begins. Return the function to call when the handshake has
+        failed, or just before ``enter``. Return None if the connection must be closed now, because no more
+        are allowed, and enough others already wait for their refusal.
+        """
+        if self.inside < self.most:
+            self.inside += 1
+            return self.leave
+        if self._lingering < _MOST_LINGERING:
+            self._lingering += 1
+            return self._lingered
+        self.refused += 1
+        return None
 
     def turn_away(self, transport: asyncio.BaseTransport) -> None:
         """Refuse a connection above the limit: answer 503 SlowDown without reading a request, and close. The
