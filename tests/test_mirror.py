@@ -101,6 +101,7 @@ TABLE = {
     "app.cluster_agreement": "app/test_owned_pages.py",
     "app.cluster_checkup": "app/test_owned_pages.py",
     "app.clustering": "e2e/test_cluster.py",
+    "app.connection_limits": "e2e/test_descriptors.py",
     "app.draining": "app/test_proxy.py",
     "app.worker": "app/test_workers.py",
     "app.worker_access": "e2e/test_workers_upstreams.py",

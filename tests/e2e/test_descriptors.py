@@ -3,6 +3,8 @@ leave.
 """
 
 import http.client
+import os
+import signal
 import socket
 import subprocess
 import urllib.request
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.served import log_of, wait_for
+from tests.support.workers import wait_for_workers
 
 pytestmark = pytest.mark.new_interpreter
 
@@ -30,7 +33,20 @@ def few_descriptors(monkeypatch):
 
 
 def descriptors(proxy) -> int:
-    return sum(1 for _ in Path(f"/proc/{proxy.process.pid}/fd").iterdir())
+    return descriptors_of(proxy.process.pid)
+
+
+def descriptors_of(pid: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def body_of(sock: socket.socket, path: str, field: str = "") -> bytes:
+    """Ask for ``path``, and return the body of the answer. ``field``: a header field of the request."""
+    sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{field}\r\n".encode())
+    answer = http.client.HTTPResponse(sock)
+    answer.begin()
+    assert answer.status == 200, answer.read()
+    return answer.read()
 
 
 def connect(proxy, count: int) -> list[socket.socket]:
@@ -76,6 +92,48 @@ def test_clients_never_take_the_last_descriptors(few_descriptors, serve, fake_or
     wait_for(lambda: descriptors(proxy) <= idle + 10)
     assert proxy.get("/readyz") == {"status": "ready"}
     assert not log_of(proxy, "s3_request_failed")
+
+
+def test_clients_of_workers_never_take_the_last_descriptors(few_descriptors, serve, fake_origin):
+    """All processes together have as many clients as one process would have. When a worker is killed, its
+    clients are counted no more.
+    """
+    fake_origin.objects = {f"/data/{n}": bytes([n]) * 50_000 for n in range(4)}
+    proxy = serve(
+        origin__endpoint=fake_origin.url,
+        origin__credentials="anonymous",
+        origin__max_connections="16",
+        s3__workers="3",
+    )
+    workers = wait_for_workers(proxy)
+    first = connect(proxy, 10)
+    for number, one in enumerate(first):
+        assert body_of(one, f"/data/{number % 4}") == fake_origin.objects[f"/data/{number % 4}"]
+    crowd = connect(proxy, 3 * LIMIT)
+    wait_for(lambda: proxy.stats()["gauges"]["connections_refused"] > 2 * LIMIT)
+    assert all(descriptors_of(pid) < LIMIT - 40 for pid in (proxy.process.pid, *workers))
+    gauges = proxy.stats()["gauges"]
+    assert gauges["connections"] + gauges["connections_refused"] == 10 + 3 * LIMIT
+    assert proxy.get("/readyz")["warnings"] == ["no more connections are taken"]
+    wait_for(
+        lambda: (
+            proxy.stats()["requests"]["by_operation"]["Invalid"]["statuses"]["503"]
+            == gauges["connections_refused"]
+        )
+    )
+    for field in ("", "Cache-Control: no-cache\r\n"):  # a hit, and a request that is relayed
+        for one in first:
+            assert body_of(one, "/data/0", field) == fake_origin.objects["/data/0"]
+    with suppress(OSError):
+        crowd[-1].sendall(b"GET /data/0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert crowd[-1].recv(1000).startswith(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n")
+    os.kill(workers[0], signal.SIGKILL)
+    wait_for(lambda: proxy.stats()["gauges"]["connections"] < gauges["connections"])
+    wait_for_workers(proxy)
+    close([*first, *crowd])
+    wait_for(lambda: proxy.stats()["gauges"]["connections"] == 0)
+    assert proxy.client().get_object(Bucket="data", Key="2")["Body"].read() == fake_origin.objects["/data/2"]
+    assert proxy.get("/readyz") == {"status": "ready"}
 
 
 def test_with_none_left_it_refuses_and_comes_back(few_descriptors, serve, fake_origin, tmp_path):

@@ -7,10 +7,12 @@ and the client takes none.
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.part_writer import PartWriter, client_transport
 from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.response import break_off
 from shadeproxy.api.s3.sender import Copying
+from shadeproxy.core.pace import set_done
 
 
 class WatchedClient(asyncio.Protocol):
@@ -18,12 +20,13 @@ class WatchedClient(asyncio.Protocol):
     client does.
     """
 
-    def __init__(self, keepalive_s: float) -> None:
-        """``keepalive_s``: seconds between two checks."""
+    def __init__(self, keepalive_s: float, limiter: ConnectionLimiter | None = None) -> None:
+        """``keepalive_s``: seconds between two checks. ``limiter``: None means no limit of connections."""
         self._loop = asyncio.get_running_loop()
+        self._limiter = limiter
         self._client: asyncio.Transport | None = None
         self.writer: Copying | None = None
-        """Writes to the client. None unless the connection is open."""
+        """Writes to the client. None unless the connection is open, and below the limit of connections."""
         self._paused = False
         self._drained: asyncio.Future[None] | None = None
         self._active = False
@@ -95,6 +98,9 @@ class WatchedClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._client = client_transport(transport)
+        if self._limiter is not None and not self._limiter.enter():
+            self._limiter.turn_away(transport)
+            return
         self.writer = Copying(self._client)
         self._timer = self._loop.call_later(self._keepalive_s, self._look)
 
@@ -103,6 +109,9 @@ class WatchedClient(asyncio.Protocol):
         self._steps += 1
         if isinstance(self._client, PartWriter):
             self._client.go_on()
+        if self._drained is not None and not self._paused:
+            set_done(self._drained)
+            self._drained = None
 
     def eof_received(self) -> None:
         """Write what is left of a hit, because its client has closed its sending side."""
@@ -112,6 +121,8 @@ class WatchedClient(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if self.writer is not None:
             self.writer.close()
+            if self._limiter is not None:
+                self._limiter.leave()
         self._client = self.writer = None
         if self._timer is not None:
             self._timer.cancel()
