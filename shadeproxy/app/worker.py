@@ -22,6 +22,7 @@ from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.exchange import EndedRequest
 from shadeproxy.api.s3.handshake import Handshakes
+from shadeproxy.api.s3.held_answers import HeldAnswers
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.otel_handler import OtelRequests
 from shadeproxy.api.s3.otel_worker_misses import OtelWorkerMisses
@@ -73,6 +74,7 @@ from shadeproxy.telemetry.otel import OtelTracer
 _FLUSH_S = 0.05
 _TELL_S = 0.5
 _BACKLOG = 1024
+_LEAST_HELD_BYTES = 16 << 20
 
 
 class WorkerRequestLog(RequestLog):
@@ -108,6 +110,8 @@ class WorkerProcess:
         self._cluster = cluster = (
             None if opening.cluster is None else ClusterInWorker(settings, opening.cluster, clock=clock)
         )
+        workers = max(settings.s3.processes - 1, 1)
+        self._held = HeldAnswers(max(settings.cache.inflight // 2 // workers, _LEAST_HELD_BYTES))
         self._reader = WorkerReads(
             Share(opening.share),
             opening.tiers,
@@ -117,6 +121,7 @@ class WorkerProcess:
             on_flush=self._tell,
             by_verdicts=opening.reloadable.origin_decides,
             is_elsewhere=None if cluster is None else cluster.is_elsewhere,
+            longest=self._held.longest,
         )
         if cluster is not None:
             cluster.open_lane(self._reader, opening.reloadable)
@@ -260,6 +265,7 @@ class WorkerProcess:
             self._connections,
             keepalive_s=KEEPALIVE_S,
             limiter=self._limiter,
+            held=self._held,
             misses=self._begins,
             late=self._late,
             forwards=None if self._forwards is None else self._forwards.server,
@@ -279,6 +285,7 @@ class WorkerProcess:
                 self._connections,
                 keepalive_s=PEER_KEEPALIVE_S,
                 limiter=self._peer_limiter,
+                held=self._held,
             )
         )
 

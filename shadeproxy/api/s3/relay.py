@@ -15,6 +15,7 @@ from shadeproxy.api.s3.connection import MOST_HELD_BYTES
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.head import MOST_HEAD_BYTES, Head, may_begin
+from shadeproxy.api.s3.held_answers import HeldAnswers
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.part_writer import PartWriter, is_unsent
 from shadeproxy.api.s3.pending_forward import PendingForward
@@ -61,6 +62,7 @@ class WorkerProtocol(WatchedClient):
         *,
         keepalive_s: float,
         limiter: ConnectionLimiter | None = None,
+        held: HeldAnswers | None = None,
         misses: BeginsLaneReads | None = None,
         late: TimeoutAnswers | None = None,
         forwards: WorkerForwarder | None = None,
@@ -68,7 +70,7 @@ class WorkerProtocol(WatchedClient):
         """``misses``: begins reads; None: relay them. ``forwards``: forwards requests; None: relay them.
         ``late``: answers relayed reads if the coordinator is stuck; None: these reads wait for it.
         """
-        super().__init__(keepalive_s, limiter)
+        super().__init__(keepalive_s, limiter, held)
         self._fast = fast
         self._misses = misses
         self._late = late
@@ -133,7 +135,7 @@ class WorkerProtocol(WatchedClient):
     data_received = receive
 
     def pause_writing(self) -> None:
-        self._paused = True
+        super().pause_writing()
         if self._coordinator is not None:
             self._coordinator.pause()
 
