@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificate import write_certificate
 from tests.support.served import log_of, wait_for
 from tests.support.workers import wait_for_workers
 
@@ -50,7 +51,7 @@ def body_of(sock: socket.socket, path: str, field: str = "") -> bytes:
 
 
 def connect(proxy, count: int) -> list[socket.socket]:
-    address = proxy.s3.removeprefix("http://").split(":")
+    address = proxy.s3.partition("://")[2].split(":")
     return [socket.create_connection((address[0], int(address[1])), timeout=20) for _ in range(count)]
 
 
@@ -134,6 +135,37 @@ def test_clients_of_workers_never_take_the_last_descriptors(few_descriptors, ser
     wait_for(lambda: proxy.stats()["gauges"]["connections"] == 0)
     assert proxy.client().get_object(Bucket="data", Key="2")["Body"].read() == fake_origin.objects["/data/2"]
     assert proxy.get("/readyz") == {"status": "ready"}
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_peers_that_make_no_handshake_take_no_more_descriptors_than_clients(
+    few_descriptors, serve, fake_origin, tmp_path, workers
+):
+    fake_origin.objects = {"/data/0": bytes(50_000)}
+    certificate = write_certificate(tmp_path)
+    proxy = serve(
+        origin__endpoint=fake_origin.url,
+        origin__credentials="anonymous",
+        origin__max_connections="16",
+        s3__workers=workers,
+        s3__tls__cert=str(certificate.cert),
+        s3__tls__key=str(certificate.key),
+    )
+    pids = [proxy.process.pid, *(wait_for_workers(proxy) if workers != "1" else ())]
+    context = certificate.client_context()
+    clients = [context.wrap_socket(one, server_hostname="127.0.0.1") for one in connect(proxy, 4)]
+    for one in clients:
+        assert body_of(one, "/data/0") == bytes(50_000)
+    crowd = connect(proxy, 2 * LIMIT)
+    wait_for(lambda: proxy.stats()["gauges"]["connections_left"] == 0)
+    wait_for(lambda: proxy.stats()["gauges"]["connections_refused"] > LIMIT)
+    assert all(descriptors_of(pid) < LIMIT - 40 for pid in pids)
+    for one in clients:
+        assert body_of(one, "/data/0", "Cache-Control: no-cache\r\n") == bytes(50_000)
+    close(crowd)
+    wait_for(lambda: proxy.stats()["gauges"]["connections"] == 4)
+    close(clients)
+    wait_for(lambda: proxy.stats()["gauges"]["connections"] == 0)
 
 
 def test_with_none_left_it_refuses_and_comes_back(few_descriptors, serve, fake_origin, tmp_path):
