@@ -50,6 +50,11 @@ def body_of(sock: socket.socket, path: str, field: str = "") -> bytes:
     return answer.read()
 
 
+def refusals(proxy) -> int:
+    counted = proxy.stats()["requests"]["by_operation"].get("Invalid", {"statuses": {}})
+    return counted["statuses"].get("503", 0)
+
+
 def connect(proxy, count: int) -> list[socket.socket]:
     address = proxy.s3.partition("://")[2].split(":")
     return [socket.create_connection((address[0], int(address[1])), timeout=20) for _ in range(count)]
@@ -116,12 +121,8 @@ def test_clients_of_workers_never_take_the_last_descriptors(few_descriptors, ser
     gauges = proxy.stats()["gauges"]
     assert gauges["connections"] + gauges["connections_refused"] == 10 + 3 * LIMIT
     assert proxy.get("/readyz")["warnings"] == ["no more connections are taken"]
-    wait_for(
-        lambda: (
-            proxy.stats()["requests"]["by_operation"]["Invalid"]["statuses"]["503"]
-            == gauges["connections_refused"]
-        )
-    )
+    # Workers report their counts of requests twice a second.
+    wait_for(lambda: refusals(proxy) == gauges["connections_refused"])
     for field in ("", "Cache-Control: no-cache\r\n"):  # a hit, and a request that is relayed
         for one in first:
             assert body_of(one, "/data/0", field) == fake_origin.objects["/data/0"]
