@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol, TypeVar, cast
 import msgspec
 import numpy as np
 
+from shadeproxy.app.connection_limits import LimitEnds
 from shadeproxy.app.reloadable import ReloadableSettings
 from shadeproxy.app.tls import Certificate
 from shadeproxy.cluster.relay_counts import RelayRow
@@ -69,13 +70,14 @@ class ClusterEnds(NamedTuple):
     cluster. ``listener``: descriptor on which the worker accepts connections of other proxies. ``relay``: the
     address where the coordinator accepts the connections that the worker relays. ``secrets``: the values of
     cluster.secret that the coordinator uses. A worker must not read them itself, because the file may have
-    changed.
+    changed. ``limit``: the limit of connections of other proxies.
     """
 
     node: str
     listener: int
     relay: str
     secrets: tuple[str, ...]
+    limit: LimitEnds
 
 
 Change = ReloadableSettings | Certificate
@@ -84,10 +86,11 @@ Change = ReloadableSettings | Certificate
 
 class Opening(NamedTuple):
     """The start message of a worker. ``share`` and ``listener`` are descriptors that it inherits. ``relay``
-    is the address where the coordinator accepts connections of workers. ``certificate`` is the certificate of
-    the listener, if that uses TLS. ``fills`` has the descriptors by which the worker fetches pages; None if
-    it fetches none. ``forwards`` has the descriptor by which it forwards requests; None if it forwards none.
-    ``cluster`` is None unless proxies share their pages.
+    is the address where the coordinator accepts connections of workers. ``limit`` is the limit of client
+    connections. ``certificate`` is the certificate of the listener, if that uses TLS. ``fills`` has the
+    descriptors by which the worker fetches pages; None if it fetches none. ``forwards`` has the descriptor by
+    which it forwards requests; None if it forwards none. ``cluster`` is None unless proxies share their
+    pages.
     """
 
     settings: Settings
@@ -96,6 +99,7 @@ class Opening(NamedTuple):
     share: int
     listener: int
     relay: str
+    limit: LimitEnds
     fills: FillEnds | None = None
     forwards: ForwardEnds | None = None
     certificate: Certificate | None = None

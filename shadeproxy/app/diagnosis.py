@@ -269,8 +269,8 @@ def _connections(facts: ProxyState) -> Iterator[Finding]:
         yield Finding(
             "connections refused",
             "warning",
-            f"since the start {format_count(facts.connections_refused, 'connection', 'd')} got 503 SlowDown:"
-            f" all that clients may have of {facts.descriptors_limit} descriptors were open",
+            f"since the start {format_count(facts.connections_refused, 'connection', 'd')} got 503 SlowDown"
+            f" or were closed: all that clients may have of {facts.descriptors_limit} descriptors were open",
             "raise the hard limit (LimitNOFILE, ulimit -Hn), then restart; look for clients that leak them",
         )
 

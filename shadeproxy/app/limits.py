@@ -4,6 +4,7 @@ import gc
 import resource
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 _OTHERS = 64
 """Descriptors for everything except tiers, the origin and clients: libraries, logs, the state, the control
@@ -15,6 +16,10 @@ changes.
 """
 _OF_CLIENT = 2
 """Descriptors for each client: its connection, and one for sendfile (api/s3/sender.py)."""
+_OF_WORKER_CLIENT = 3
+"""Descriptors for each client of a worker: as above, and one for the connection by which its requests are
+relayed.
+"""
 
 _OLDEST = 2
 _EVERYTHING_S = 3600.0
@@ -74,10 +79,23 @@ def client_descriptors(limit: int, own: int) -> int:
     return max(limit - own, limit // 4)
 
 
-def client_connections(*, origin_connections: int, segments: int) -> int:
-    """Return how many clients may be connected while the proxy has its own descriptors."""
+class ClientConnections(NamedTuple):
+    """Numbers of clients that may be connected: to all processes together, and to one worker."""
+
+    of_all: int
+    of_worker: int
+
+    def split(self, parts: int) -> tuple["ClientConnections", "ClientConnections"]:
+        """Return these numbers without one of ``parts`` equal parts, and that part."""
+        part = ClientConnections(self.of_all // parts, self.of_worker // parts)
+        return ClientConnections(self.of_all - part.of_all, self.of_worker - part.of_worker), part
+
+
+def client_connections(*, origin_connections: int, segments: int) -> ClientConnections:
+    """Return how many clients may be connected while each process has its own descriptors."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
-        return 1 << 20
+        return ClientConnections(1 << 20, 1 << 20)
     own = own_descriptors(origin_connections=origin_connections, segments=segments)
-    return client_descriptors(limit, own) // _OF_CLIENT
+    descriptors = client_descriptors(limit, own)
+    return ClientConnections(descriptors // _OF_CLIENT, descriptors // _OF_WORKER_CLIENT)

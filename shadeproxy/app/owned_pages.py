@@ -8,14 +8,15 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from shadeproxy.api.s3.auth.peers import PeerAuthenticator
-from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.peer_handler import PeerHandler
 from shadeproxy.api.s3.response import PEER_KEEPALIVE_S
 from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.admin import Observer
+from shadeproxy.app.connection_limits import ConnectionLimit
 from shadeproxy.app.draining import drain
 from shadeproxy.app.handlers import make_peer_handler
+from shadeproxy.app.limits import ClientConnections
 from shadeproxy.app.listening import bind, listen_s3
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.reload import SettingsStatus
@@ -130,7 +131,7 @@ class OwnedPages:
         tls: ServerTls | None,
         status: SettingsStatus,
         *,
-        most: int,
+        most: ClientConnections,
         workers: Workers | None = None,
     ) -> PeerListening | None:
         """Open the listener for the other proxies. ``lane``: the fast lane of the S3 listener. ``most``: how
@@ -157,8 +158,8 @@ class OwnedPages:
         self._handler, self._observer = handler, observer
         # Other proxies need few connections, because each has a limited pool. The limit holds off other
         # programs, which may connect without end.
-        limiter = ConnectionLimiter(most, clock=self._clock)
-        server = S3Server(handler, own_lane, keepalive_s=PEER_KEEPALIVE_S, limiter=limiter)
+        limit = ConnectionLimit(most, self._settings.s3.processes, clock=self._clock)
+        server = S3Server(handler, own_lane, keepalive_s=PEER_KEEPALIVE_S, limiter=limit.limiter)
         stack.push_async_callback(drain, server)
         context = None if tls is None else tls.context
         listens_at = self._settings.cluster.listen
@@ -173,8 +174,10 @@ class OwnedPages:
             return None
         self._workers = workers
         self._tell_routes(workers)
-        relay = S3Server(handler, own_lane, keepalive_s=RELAY_KEEPALIVE_S, limiter=limiter)
-        return PeerListening(self._node, self._secrets, bound, server, context, relay, self._counts.add)
+        relay = S3Server(handler, own_lane, keepalive_s=RELAY_KEEPALIVE_S)
+        return PeerListening(
+            self._node, self._secrets, bound, server, context, relay, limit, self._counts.add
+        )
 
     def reloaded(self, telemetry: Telemetry) -> None:
         """Apply settings that were just reloaded."""

@@ -23,7 +23,6 @@ from shadeproxy.api.control.otel_calls import span_calls
 from shadeproxy.api.control.server import ControlRunner
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.api.s3.auth.authenticator import Authenticator
-from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.server import BACKLOG, S3Server
@@ -31,12 +30,13 @@ from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup, find_doubtful_jobs
 from shadeproxy.app.clients import Grants
 from shadeproxy.app.clustering import Clustering, Parts
+from shadeproxy.app.connection_limits import ConnectionLimit
 from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.disk_watch import watch_disks
 from shadeproxy.app.draining import drain_control, drain_s3, stop_accepting
 from shadeproxy.app.fitting import connections_of_pool
 from shadeproxy.app.handlers import make_handler
-from shadeproxy.app.limits import client_connections
+from shadeproxy.app.limits import ClientConnections, client_connections
 from shadeproxy.app.listening import bind, listen_control, listen_s3
 from shadeproxy.app.opening import OpenState, PartOpener
 from shadeproxy.app.origins import Providers, build_providers, name_of_origin, read_bounds
@@ -315,20 +315,21 @@ class Proxy:
         """Open the S3 listener, start the workers, and open the listener for other proxies of a cluster."""
         most, peers = self._most_connections(engine), None
         if (owned := self._clustering.owned) is not None:
-            most -= (of_peers := most // 4)
+            most, of_peers = most.split(4)
             peers = await owned.listen(
                 self._stack, engine, lane, tls, self._settings_status, most=of_peers, workers=workers
             )
-        limiter = self._limit_connections(most)
-        s3 = S3Server(handler, lane, limiter=limiter)
+        limit = self._limit_connections(most)
+        s3 = S3Server(handler, lane, limiter=limit.limiter)
         self._stack.push_async_callback(drain_s3, s3, state, workers)
         listens_at = self.settings.s3.listen
         listener = None if workers is None else bind("s3.listen", listens_at)
         context, first = None if tls is None else tls.context, None if listener is None else listener.dup()
         self.s3_address = await listen_s3("s3.listen", s3, listens_at, context, bound=first)
         if workers is not None and listener is not None:
-            relay = S3Server(handler, lane, keepalive_s=RELAY_KEEPALIVE_S, limiter=limiter)
-            await workers.start(listener, relay, peers)
+            # The workers have counted the connections that they relay.
+            relay = S3Server(handler, lane, keepalive_s=RELAY_KEEPALIVE_S)
+            await workers.start(listener, relay, limit, peers)
             if self.settings.s3.processes > _ACCEPTS_BESIDE:
                 servers = [s3] if peers is None else [s3, peers.server]
                 self._run_until_stopped(stop_accepting(servers, workers), "stop accepting")
@@ -340,18 +341,17 @@ class Proxy:
         task = asyncio.create_task(work, name=name)
         self._stack.callback(task.cancel)
 
-    def _most_connections(self, engine: Engine) -> int:
+    def _most_connections(self, engine: Engine) -> ClientConnections:
         own = connections_of_pool(self.settings)
         segments = sum(medium.tier.most_segments for medium in engine.cache.media)
         return client_connections(origin_connections=own, segments=segments)
 
-    def _limit_connections(self, most: int) -> ConnectionLimiter:
-        limiter = ConnectionLimiter(most, clock=self._clock, counts=self.stats.requests)
-        self.stats.watch("connections", lambda: float(limiter.inside))
-        self.stats.watch("connections_left", lambda: float(most - limiter.inside))
-        self.stats.watch("connections_refused", lambda: float(limiter.refused), grows=True)
+    def _limit_connections(self, most: ClientConnections) -> ConnectionLimit:
+        processes = self.settings.s3.processes
+        limit = ConnectionLimit(most, processes, clock=self._clock, counts=self.stats.requests)
+        limit.show(self.stats)
         self.stats.watch("tasks", lambda: float(len(asyncio.all_tasks())))
-        return limiter
+        return limit
 
     async def _open_socket(self, control: web.AppRunner) -> Path | None:
         """Let the control listener listen on a Unix socket too; return its path, or None if there is none.

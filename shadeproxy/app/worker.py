@@ -19,11 +19,13 @@ import structlog
 import uvloop
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.exchange import EndedRequest
+from shadeproxy.api.s3.handshake import Handshakes
+from shadeproxy.api.s3.held_answers import HeldAnswers
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.otel_handler import OtelRequests
 from shadeproxy.api.s3.otel_worker_misses import OtelWorkerMisses
-from shadeproxy.api.s3.part_writer import CLOSE_S
 from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.api.s3.relay_connection import dial
 from shadeproxy.api.s3.response import KEEPALIVE_S, PEER_KEEPALIVE_S
@@ -48,6 +50,7 @@ from shadeproxy.app.channel import (
     unpack_opening,
     unpack_routes,
 )
+from shadeproxy.app.connection_limits import worker_limiter
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.origins import build_origin, read_bounds
 from shadeproxy.app.otel import open_tracer
@@ -71,6 +74,7 @@ from shadeproxy.telemetry.otel import OtelTracer
 _FLUSH_S = 0.05
 _TELL_S = 0.5
 _BACKLOG = 1024
+_LEAST_HELD_BYTES = 16 << 20
 
 
 class WorkerRequestLog(RequestLog):
@@ -96,6 +100,7 @@ class WorkerProcess:
         self._opening = opening
         self._channel: Channel | None = None
         self._servers: list[asyncio.Server] = []
+        self._handshakes: list[Handshakes] = []
         self._over = asyncio.Event()
         self._connections: set[WorkerProtocol] = set()
         self._rules = Rules(opening.reloadable.rules)
@@ -105,6 +110,8 @@ class WorkerProcess:
         self._cluster = cluster = (
             None if opening.cluster is None else ClusterInWorker(settings, opening.cluster, clock=clock)
         )
+        workers = max(settings.s3.processes - 1, 1)
+        self._held = HeldAnswers(max(settings.cache.inflight // 2 // workers, _LEAST_HELD_BYTES))
         self._reader = WorkerReads(
             Share(opening.share),
             opening.tiers,
@@ -114,12 +121,17 @@ class WorkerProcess:
             on_flush=self._tell,
             by_verdicts=opening.reloadable.origin_decides,
             is_elsewhere=None if cluster is None else cluster.is_elsewhere,
+            longest=self._held.longest,
         )
         if cluster is not None:
             cluster.open_lane(self._reader, opening.reloadable)
         telemetry, certificate = opening.reloadable.telemetry, opening.certificate
         self._tls = None if certificate is None else server_context(certificate)
         self._request_log = WorkerRequestLog(self._reader, access_log=telemetry.access_log)
+        self._limiter = worker_limiter(opening.limit, clock=clock, counts=self._request_log.counts)
+        self._peer_limiter = (
+            None if opening.cluster is None else worker_limiter(opening.cluster.limit, clock=clock)
+        )
         self._tracer = tracer
         self._spans = None if tracer is None else OtelRequests(tracer, self._request_log)
         self._authorizer = SharedReadsAuthorizer(
@@ -161,9 +173,9 @@ class WorkerProcess:
         self._begins = self._misses
         if self._cluster is not None:
             self._begins = self._cluster.begins(self._authorizer, self._misses)
-        await self._listen(self._opening.listener, self._protocol)
-        if self._opening.cluster is not None:
-            await self._listen(self._opening.cluster.listener, self._peer_protocol)
+        await self._listen(self._opening.listener, self._protocol, self._limiter)
+        if self._opening.cluster is not None and self._peer_limiter is not None:
+            await self._listen(self._opening.cluster.listener, self._peer_protocol, self._peer_limiter)
         if not self._over.is_set():
             self._channel.say(SERVING)
         loop, due_s = asyncio.get_running_loop(), 0.0
@@ -180,20 +192,20 @@ class WorkerProcess:
         self._tell_requests(self._channel)
         self._channel.leave()
 
-    async def _listen(self, descriptor: int, make: Callable[[], WorkerProtocol]) -> None:
+    async def _listen(
+        self, descriptor: int, make: Callable[[], WorkerProtocol], limiter: ConnectionLimiter
+    ) -> None:
         """Accept connections from a listener, unless this process has been told to end."""
         listener = socket.socket(fileno=descriptor)
         if self._over.is_set():
             listener.close()
             return
-        server = await asyncio.get_running_loop().create_server(
-            make,
-            sock=listener,
-            backlog=_BACKLOG,
-            ssl=self._tls,
-            ssl_shutdown_timeout=None if self._tls is None else CLOSE_S,
-        )
-        self._servers.append(server)
+        factory: Callable[[], asyncio.Protocol] = make
+        if self._tls is not None:
+            self._handshakes.append(Handshakes(make, self._tls, limiter))
+            factory = self._handshakes[-1]
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_server(factory, sock=listener, backlog=_BACKLOG))
         if self._over.is_set():
             self._end()
 
@@ -252,6 +264,8 @@ class WorkerProcess:
             self._connect,
             self._connections,
             keepalive_s=KEEPALIVE_S,
+            limiter=self._limiter,
+            held=self._held,
             misses=self._begins,
             late=self._late,
             forwards=None if self._forwards is None else self._forwards.server,
@@ -266,7 +280,12 @@ class WorkerProcess:
         connect = partial(self._dial, ends.relay)
         return self._ended(
             cluster.lane.worker_protocol(PeerWorkerProtocol)(
-                cluster.lane, connect, self._connections, keepalive_s=PEER_KEEPALIVE_S
+                cluster.lane,
+                connect,
+                self._connections,
+                keepalive_s=PEER_KEEPALIVE_S,
+                limiter=self._peer_limiter,
+                held=self._held,
             )
         )
 
@@ -298,6 +317,8 @@ class WorkerProcess:
     def _end(self) -> None:
         for server in self._servers:
             server.close()
+        for handshakes in self._handshakes:
+            handshakes.end()
         for connection in list(self._connections):
             connection.end()
 

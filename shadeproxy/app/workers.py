@@ -40,6 +40,7 @@ from shadeproxy.app.channel import (
     unpack_relays,
     unpack_requests,
 )
+from shadeproxy.app.connection_limits import ConnectionLimit
 from shadeproxy.app.reloadable import ReloadableSettings
 from shadeproxy.app.tls import Certificate
 from shadeproxy.app.worker_openers import NO_OPENERS, NOTHING_OPENED, Openers
@@ -109,8 +110,8 @@ class _Link:
 class PeerListening(NamedTuple):
     """The listener for the other proxies of a cluster, on which workers accept too. ``node``: this proxy's
     name. ``secrets``: the values of cluster.secret. ``server``: accepts on this listener in the coordinator,
-    with ``tls``. ``relay``: serves the requests that workers pass on. ``on_relays``: gets the counts of the
-    requests that workers send to other proxies.
+    with ``tls``. ``relay``: serves the requests that workers pass on. ``limit``: the limit of connections.
+    ``on_relays``: gets the counts of the requests that workers send to other proxies.
     """
 
     node: str
@@ -119,7 +120,13 @@ class PeerListening(NamedTuple):
     server: S3Server
     tls: ssl.SSLContext | None
     relay: S3Server
+    limit: ConnectionLimit
     on_relays: Callable[[list[RelayRow]], None]
+
+    def ends(self, relay: str, row: int) -> ClusterEnds:
+        """Return the part that the worker of ``row`` gets. ``relay``: the address of the server ``relay``."""
+        at, limit = self.listener.fileno(), self.limit.of_worker(row)
+        return ClusterEnds(self.node, at, relay, self.secrets, limit)
 
 
 class Workers:
@@ -179,17 +186,24 @@ class Workers:
         return [link.process.pid for link in self._links]
 
     async def start(
-        self, listener: socket.socket, relay: S3Server, peers: PeerListening | None = None
+        self,
+        listener: socket.socket,
+        relay: S3Server,
+        limit: ConnectionLimit,
+        peers: PeerListening | None = None,
     ) -> None:
         """Start the workers, which accept from ``listener`` too within about a second. ``relay`` serves the
-        requests that they pass on. ``peers``: the listener for other proxies of a cluster, and the server for
-        requests of other proxies.
+        requests that they pass on. ``limit``: the limit of client connections. ``peers``: the listener for
+        other proxies of a cluster, and the server for requests of other proxies.
         """
         self._listener, self._peers = listener, peers
         await self._accept(self._address, relay)
         if peers is not None:
             await self._accept(self._peers_address, peers.relay)
-        self._tasks = [asyncio.create_task(self._keep(listener), name="worker") for _ in range(self._count)]
+        self._tasks = [
+            asyncio.create_task(self._keep(listener, limit, row), name="worker")
+            for row in range(1, self._count + 1)
+        ]
 
     def tell_routes(self, record: RoutesRecord) -> None:
         """Send the routes of the newest view to all workers. A worker that starts later gets them too."""
@@ -260,10 +274,11 @@ class Workers:
         link.bind(address)
         await server.accept(link)
 
-    async def _keep(self, listener: socket.socket) -> None:
+    async def _keep(self, listener: socket.socket, limit: ConnectionLimit, row: int) -> None:
+        """Run one worker after the other. ``row``: where each of them counts its connections."""
         while not self._stopping:
             try:
-                code = await self._run(listener.fileno())
+                code = await self._run(listener.fileno(), limit, row)
             except OSError as error:  # The machine is short of processes, descriptors or memory.
                 _log.warning("a worker cannot be started; it is tried again", error=str(error))
             else:
@@ -272,13 +287,9 @@ class Workers:
             if not self._stopping:
                 await asyncio.sleep(_RESTART_S)
 
-    async def _run(self, listener: int) -> int:
+    async def _run(self, listener: int, limit: ConnectionLimit, row: int) -> int:
         # Ask for the descriptor now: while this worker starts, ``stop`` may close the listener.
-        cluster = (
-            None
-            if (peers := self._peers) is None
-            else ClusterEnds(peers.node, peers.listener.fileno(), self._peers_address, peers.secrets)
-        )
+        cluster = None if (peers := self._peers) is None else peers.ends(self._peers_address, row)
         ours, theirs = socket.socketpair()
         unconfirmed, serving, heard = deque[asyncio.Future[None]](), asyncio.Event(), asyncio.Event()
 
@@ -313,7 +324,8 @@ class Workers:
                         theirs.fileno(),
                         self._share.descriptor,
                         listener,
-                        *([] if cluster is None else [cluster.listener]),
+                        limit.descriptor,
+                        *([] if cluster is None else [cluster.listener, cluster.limit.descriptor]),
                         *self._claims,
                         *opened.inherited,
                     ),
@@ -336,6 +348,7 @@ class Workers:
             self._share.descriptor,
             listener,
             self._address,
+            limit.of_worker(row),
             certificate=self._certificate,
             fills=opened.fills and opened.fills.ends,
             forwards=opened.forwards and opened.forwards.ends,
@@ -348,6 +361,9 @@ class Workers:
         finally:
             watching.cancel()
             self._links.discard(link)
+            limit.ended(row)
+            if peers is not None:
+                peers.limit.ended(row)
             channel.close()
             opened.close()
             for future in unconfirmed:

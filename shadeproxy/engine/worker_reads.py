@@ -9,12 +9,11 @@ punched meanwhile, and would crash the worker if the medium fails.
 
 import os
 import sys
+from array import array
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from shadeproxy.core.clock import Clock, boot_time_s
 from shadeproxy.core.errors import TierError
@@ -22,10 +21,11 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.ranges import pages_of
 from shadeproxy.core.types import SHARED, JobContext, ObjectMeta, ObjectRef, Source, Span
-from shadeproxy.engine.access_records import USE, AccessRecord, Kind, Uses, pack_use
+from shadeproxy.engine.access_records import Kind, Uses, pack_use
 from shadeproxy.engine.base import Hit, PageHandle, ReadRequest
 from shadeproxy.engine.index.columns import NO_TIER, Share
 from shadeproxy.engine.read.hits import MOST_PAGES, is_good
+from shadeproxy.engine.read.worker_access_log import WorkerAccessLog
 from shadeproxy.engine.rules import Age, Rules
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.files import segment_name
@@ -40,7 +40,6 @@ from shadeproxy.tiers.record import (
 )
 
 _MOST_HANDLES = 65_536
-_MOST_KINDS = 1024
 
 
 class TierFiles(NamedTuple):
@@ -52,83 +51,6 @@ class TierFiles(NamedTuple):
     store_id: int
     source: Source
     can_wait: bool
-
-
-class _SharedStamps(NamedTuple):
-    """The column of stamps, under the name by which the compiled lane reads it."""
-
-    stamps: memoryview
-
-
-class WorkerAccessLog:
-    """Access log of a worker, as in read/access_log.py. ``on_flush``: gets the reads since the last flush.
-
-    The compiled lane appends to ``rows`` (USE) in the same way as ``record``. A timer of the worker flushes
-    the rows. ``timer`` is always set, so that the compiled lane schedules no flush of its own.
-    """
-
-    __slots__ = (
-        "_on_flush",
-        "_touched",
-        "kinds",
-        "most_waiting_bytes",
-        "residents",
-        "rows",
-        "timer",
-        "unread",
-    )
-
-    def __init__(self, stamps: memoryview, on_flush: Callable[[Uses, list[Kind]], None]) -> None:
-        self.residents = _SharedStamps(stamps)
-        self.rows = bytearray()
-        self.kinds: dict[Kind, int] = {}
-        self.timer = True
-        self.unread: set[int] = set()
-        self.most_waiting_bytes = sys.maxsize
-        self._on_flush = on_flush
-        self._touched: set[Kind] = set()
-
-    def record(self, handle: PageHandle, job: JobContext | None, span: Span | None = None) -> None:
-        """Record one read through a page handle. ``span``: the bytes of the object that were read; None: the
-        whole page.
-        """
-        record = handle.access_record
-        if record is None or record.job is not job or record.kinds is not self.kinds:
-            kind = self.kind(handle.ref.bucket, handle.source, job)
-            size_bytes = handle.stop - handle.start
-            row = pack_use(handle.slot, handle.stamp, handle.object_hash, handle.first, size_bytes, kind, 1)
-            record = handle.access_record = AccessRecord(job, self.kinds, kind, row)
-        if span is None:
-            self.rows += record.row
-        else:
-            self.rows += pack_use(
-                handle.slot, handle.stamp, handle.object_hash, span.start, span.length, record.kind, 1
-            )
-
-    def kind(self, bucket: str, source: Source, job: JobContext | None) -> int:
-        """Return the number that stands for a kind of reads. It is valid until the next flush."""
-        return self.kinds.setdefault(Kind(bucket, source, job), len(self.kinds))
-
-    def touch(self, bucket: str, job: JobContext) -> None:
-        """Report that ``job`` reads, although another proxy answers and counts the read."""
-        self._touched.add(Kind(bucket, Source.BYPASS, job))
-
-    def flush(self) -> None:
-        """Pass on the reads since the last call, with their kinds."""
-        if not self.rows and not self._touched:
-            return
-        uses, self.rows = np.frombuffer(self.rows, USE), bytearray()
-        touched, self._touched = self._touched, set()
-        every = list(self.kinds)
-        # Keep all kinds, because page handles hold rows with kind numbers. But pass on only the kinds of
-        # these rows, so that only jobs that still read are reported.
-        numbers, uses["kind"] = np.unique(uses["kind"], return_inverse=True)
-        if len(every) > _MOST_KINDS:
-            # Clear the old dict too. Otherwise page handles that are never used again would keep its kinds
-            # alive.
-            self.kinds.clear()
-            self.kinds = {}
-        self._on_flush(uses, [*(every[number] for number in numbers.tolist()), *touched])
 
 
 class SharedPageHandle(PageHandle):
@@ -160,11 +82,13 @@ class WorkerReads:
         on_flush: Callable[[Uses, list[Kind]], None],
         by_verdicts: bool = False,
         is_elsewhere: Callable[[ObjectRef], bool] | None = None,
+        longest: "memoryview[int] | None" = None,
     ) -> None:
         """Read the page table ``share``. ``by_verdicts``: answer only where the coordinator shows a verdict.
 
         ``is_elsewhere``: for proxies that share a cache; returns whether another proxy caches an object. This
         proxy then answers only while the lease that ``share`` shows lasts. None: this proxy is alone.
+        ``longest``: memory of one i64, the length of the longest body that is copied now; None: no limit.
         """
         pages, rest, tier = share.columns
         self._share = share
@@ -180,6 +104,8 @@ class WorkerReads:
         self._is_elsewhere = is_elsewhere
         self.lease = None if is_elsewhere is None else share.lease
         """The end of the lease, see ``Share.lease``; None: no lease is needed."""
+        self.longest = memoryview(array("q", [sys.maxsize])) if longest is None else longest
+        """Length of the longest body that is copied now. Longer ones are left to the coordinator."""
         self._files: dict[tuple[int, int], int] = {}
         self.handles: Memo[tuple[ObjectRef, int], SharedPageHandle] = Memo(_MOST_HANDLES)
         self.access_log = WorkerAccessLog(self._stamps, on_flush)
@@ -212,7 +138,7 @@ class WorkerReads:
 
     def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
         numbers = pages_of(span, self.page_size)
-        if len(numbers) > MOST_PAGES:
+        if len(numbers) > MOST_PAGES or span.length > self.longest[0]:
             return None
         pieces: list[memoryview] = []
         used: list[SharedPageHandle] = []
@@ -255,7 +181,7 @@ class WorkerReads:
         if not is_good(handle, self._stamps, now_s) or (self.lease is not None and not _lasts(self.lease)):
             return None
         start, stop = (handle.start, handle.stop) if span is None else handle.bounds(span)
-        body = self._copy(handle, start, stop)
+        body = None if stop - start > self.longest[0] else self._copy(handle, start, stop)
         if body is not None:
             self._record(handle, job, span)
         return body

@@ -52,7 +52,7 @@ _TIER_HELP = {
 _GAUGE_HELP = {
     "connections": "Connections of S3 clients now.",
     "connections_left": "Further connections that are allowed.",
-    "connections_refused": "Connections answered 503 because no more were allowed.",
+    "connections_refused": "Connections refused because no more were allowed.",
     "inflight_bytes": "Memory of pages on their way.",
     "origin_inflight": "Requests to the origin that have a slot now.",
     "origin_waiting": "Requests that wait for a slot at the origin.",

@@ -19,6 +19,7 @@ from shadeproxy.api.s3.response import KEEPALIVE_S
 from shadeproxy.app import clustering, owned_pages, proxy
 from shadeproxy.app.cluster_agreement import agreed, agreement
 from shadeproxy.app.clustering import from_outside
+from shadeproxy.app.limits import ClientConnections
 from shadeproxy.app.owned_pages import answers_by_rule
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.cluster import heartbeat, ownership
@@ -180,7 +181,7 @@ async def test_other_proxies_have_connections_of_their_own_and_not_the_last_ones
     monkeypatch.setenv("S", SECRET)
     server = Server()
     monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(server))
-    monkeypatch.setattr(proxy, "client_connections", lambda **_: 8)
+    monkeypatch.setattr(proxy, "client_connections", lambda **_: ClientConnections(8, 8))
     one = Proxy(settings(tmp_path))
     await one.start()
     answered = []

@@ -14,11 +14,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from shadeproxy.app.channel import ALIVE, CONFIRMED, END, SERVING, Channel, Opening, pack_change
+from shadeproxy.app.connection_limits import ConnectionLimit
+from shadeproxy.app.limits import ClientConnections
 from shadeproxy.app.reloadable import build_reloadable
 from shadeproxy.app.worker import WorkerProcess
 from shadeproxy.app.worker_openers import NOTHING_OPENED
 from shadeproxy.app.workers import CRADLE, PeerListening, Workers
 from shadeproxy.config import Settings
+from shadeproxy.core.clock import SystemClock
 from shadeproxy.engine.index.columns import Share
 from shadeproxy_bench.machine import is_alive
 
@@ -91,6 +94,10 @@ def workers_of(share):
     )
 
 
+def limit():
+    return ConnectionLimit(ClientConnections(100, 50), 2, clock=SystemClock())
+
+
 def frame(content):
     return len(content).to_bytes(4, "little") + content
 
@@ -107,7 +114,13 @@ def worker(listener):
     """Yield a worker that would accept clients from ``listener``. It runs in this process."""
     settings, share = Settings(), Share.create()
     opening = Opening(
-        settings, build_reloadable(settings), (), share.descriptor, os.dup(listener.fileno()), "\0nobody"
+        settings,
+        build_reloadable(settings),
+        (),
+        share.descriptor,
+        os.dup(listener.fileno()),
+        "\0nobody",
+        limit().of_worker(1),
     )
     yield WorkerProcess(opening)
     os.close(share.descriptor)
@@ -203,7 +216,7 @@ async def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch):
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
     with socket.create_server(("127.0.0.1", 0)) as listener, capture_logs() as logs:
-        await workers._keep(listener)
+        await workers._keep(listener, limit(), 1)
     assert len(tried) == 3
     assert tried[2] <= tried[0] + 1, "descriptors of failed tries are closed"
     assert [log["error"] for log in logs] == ["Resource temporarily unavailable"] * 3
@@ -221,7 +234,7 @@ async def test_a_proxy_that_ends_while_a_worker_of_its_cluster_starts_ends_in_or
     passed = []
     workers = workers_of(Share.create())
     listener, others = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
-    workers._peers = PeerListening("a", ("secret",), others, None, None, None, lambda _rows: None)
+    workers._peers = PeerListening("a", ("secret",), others, None, None, None, limit(), lambda _rows: None)
 
     class Stopping:
         async def open(self, _kill):
@@ -236,7 +249,7 @@ async def test_a_proxy_that_ends_while_a_worker_of_its_cluster_starts_ends_in_or
 
     workers._openers = Stopping()
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
-    await workers._keep(listener)
+    await workers._keep(listener, limit(), 1)
     assert min(passed) >= 0
 
 
@@ -255,7 +268,7 @@ async def test_a_worker_that_starts_slowly_is_not_ended_by_a_change(monkeypatch)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start_slowly)
     with socket.create_server(("127.0.0.1", 0)) as listener, capture_logs() as logs:
-        keeping = asyncio.create_task(workers._keep(listener))
+        keeping = asyncio.create_task(workers._keep(listener, limit(), 1))
         while not workers.numbers:
             await asyncio.sleep(0)
         changing = asyncio.create_task(workers.adopt(workers.reloadable))
@@ -283,7 +296,7 @@ async def silent(monkeypatch):
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
     with socket.create_server(("127.0.0.1", 0)) as listener, capture_logs() as logs:
-        keeping = asyncio.create_task(workers._keep(listener))
+        keeping = asyncio.create_task(workers._keep(listener, limit(), 1))
         while not workers.numbers:
             await asyncio.sleep(0)
         with ends[0]:

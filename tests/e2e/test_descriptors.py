@@ -3,6 +3,8 @@ leave.
 """
 
 import http.client
+import os
+import signal
 import socket
 import subprocess
 import urllib.request
@@ -11,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificate import write_certificate
 from tests.support.served import log_of, wait_for
+from tests.support.workers import wait_for_workers
 
 pytestmark = pytest.mark.new_interpreter
 
@@ -30,11 +34,29 @@ def few_descriptors(monkeypatch):
 
 
 def descriptors(proxy) -> int:
-    return sum(1 for _ in Path(f"/proc/{proxy.process.pid}/fd").iterdir())
+    return descriptors_of(proxy.process.pid)
+
+
+def descriptors_of(pid: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def body_of(sock: socket.socket, path: str, field: str = "") -> bytes:
+    """Ask for ``path``, and return the body of the answer. ``field``: a header field of the request."""
+    sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{field}\r\n".encode())
+    answer = http.client.HTTPResponse(sock)
+    answer.begin()
+    assert answer.status == 200, answer.read()
+    return answer.read()
+
+
+def refusals(proxy) -> int:
+    counted = proxy.stats()["requests"]["by_operation"].get("Invalid", {"statuses": {}})
+    return counted["statuses"].get("503", 0)
 
 
 def connect(proxy, count: int) -> list[socket.socket]:
-    address = proxy.s3.removeprefix("http://").split(":")
+    address = proxy.s3.partition("://")[2].split(":")
     return [socket.create_connection((address[0], int(address[1])), timeout=20) for _ in range(count)]
 
 
@@ -76,6 +98,75 @@ def test_clients_never_take_the_last_descriptors(few_descriptors, serve, fake_or
     wait_for(lambda: descriptors(proxy) <= idle + 10)
     assert proxy.get("/readyz") == {"status": "ready"}
     assert not log_of(proxy, "s3_request_failed")
+
+
+def test_clients_of_workers_never_take_the_last_descriptors(few_descriptors, serve, fake_origin):
+    """All processes together have as many clients as one process would have. When a worker is killed, its
+    clients are counted no more.
+    """
+    fake_origin.objects = {f"/data/{n}": bytes([n]) * 50_000 for n in range(4)}
+    proxy = serve(
+        origin__endpoint=fake_origin.url,
+        origin__credentials="anonymous",
+        origin__max_connections="16",
+        s3__workers="3",
+    )
+    workers = wait_for_workers(proxy)
+    first = connect(proxy, 10)
+    for number, one in enumerate(first):
+        assert body_of(one, f"/data/{number % 4}") == fake_origin.objects[f"/data/{number % 4}"]
+    crowd = connect(proxy, 3 * LIMIT)
+    wait_for(lambda: proxy.stats()["gauges"]["connections_refused"] > 2 * LIMIT)
+    assert all(descriptors_of(pid) < LIMIT - 40 for pid in (proxy.process.pid, *workers))
+    gauges = proxy.stats()["gauges"]
+    assert gauges["connections"] + gauges["connections_refused"] == 10 + 3 * LIMIT
+    assert proxy.get("/readyz")["warnings"] == ["no more connections are taken"]
+    # Workers report their counts of requests twice a second.
+    wait_for(lambda: refusals(proxy) == gauges["connections_refused"])
+    for field in ("", "Cache-Control: no-cache\r\n"):  # a hit, and a request that is relayed
+        for one in first:
+            assert body_of(one, "/data/0", field) == fake_origin.objects["/data/0"]
+    with suppress(OSError):
+        crowd[-1].sendall(b"GET /data/0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert crowd[-1].recv(1000).startswith(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n")
+    os.kill(workers[0], signal.SIGKILL)
+    wait_for(lambda: proxy.stats()["gauges"]["connections"] < gauges["connections"])
+    wait_for_workers(proxy)
+    close([*first, *crowd])
+    wait_for(lambda: proxy.stats()["gauges"]["connections"] == 0)
+    assert proxy.client().get_object(Bucket="data", Key="2")["Body"].read() == fake_origin.objects["/data/2"]
+    assert proxy.get("/readyz") == {"status": "ready"}
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_peers_that_make_no_handshake_take_no_more_descriptors_than_clients(
+    few_descriptors, serve, fake_origin, tmp_path, workers
+):
+    fake_origin.objects = {"/data/0": bytes(50_000)}
+    certificate = write_certificate(tmp_path)
+    proxy = serve(
+        origin__endpoint=fake_origin.url,
+        origin__credentials="anonymous",
+        origin__max_connections="16",
+        s3__workers=workers,
+        s3__tls__cert=str(certificate.cert),
+        s3__tls__key=str(certificate.key),
+    )
+    pids = [proxy.process.pid, *(wait_for_workers(proxy) if workers != "1" else ())]
+    context = certificate.client_context()
+    clients = [context.wrap_socket(one, server_hostname="127.0.0.1") for one in connect(proxy, 4)]
+    for one in clients:
+        assert body_of(one, "/data/0") == bytes(50_000)
+    crowd = connect(proxy, 2 * LIMIT)
+    wait_for(lambda: proxy.stats()["gauges"]["connections_left"] == 0)
+    wait_for(lambda: proxy.stats()["gauges"]["connections_refused"] > LIMIT)
+    assert all(descriptors_of(pid) < LIMIT - 40 for pid in pids)
+    for one in clients:
+        assert body_of(one, "/data/0", "Cache-Control: no-cache\r\n") == bytes(50_000)
+    close(crowd)
+    wait_for(lambda: proxy.stats()["gauges"]["connections"] == 4)
+    close(clients)
+    wait_for(lambda: proxy.stats()["gauges"]["connections"] == 0)
 
 
 def test_with_none_left_it_refuses_and_comes_back(few_descriptors, serve, fake_origin, tmp_path):

@@ -9,7 +9,8 @@ from shadeproxy.core.memo import Memo
 from shadeproxy.core.types import JobContext, ObjectRef, Source, Span
 from shadeproxy.engine.base import PageHandle, SendfileSlice
 from shadeproxy.engine.read.access_log import AccessLog
-from shadeproxy.engine.worker_reads import SharedPageHandle, WorkerAccessLog
+from shadeproxy.engine.read.worker_access_log import WorkerAccessLog
+from shadeproxy.engine.worker_reads import SharedPageHandle
 
 SOURCE: str
 """SHA-256 of the sources from which this module was compiled. The build adds this value."""
@@ -56,6 +57,7 @@ class CompiledWorkerHits:
         handles: Memo[tuple[ObjectRef, int], SharedPageHandle],
         *,
         lease: memoryview[float] | None,
+        longest: memoryview[int],
         otherwise: None,
         find_handle: Callable[[ObjectRef, int, float], PageHandle | None],
         take: Callable[[PageHandle, JobContext | None, float, Span | None], memoryview | None],

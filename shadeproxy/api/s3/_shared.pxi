@@ -40,15 +40,21 @@ def worker_data_received(protocol, data):
 
 cdef class CompiledWorkerHits(CompiledHits):
     """Answers requests in a worker. ``lease``: a memoryview of one f64, the time (seconds since boot) until which pages
-    may be sent; None: they may always be sent. The other arguments are those of ``CompiledHits``.
+    may be sent; None: they may always be sent. ``longest``: a memoryview of one i64, the length of the longest body
+    that may be sent now. The other arguments are those of ``CompiledHits``.
     """
 
     # Long bodies are copied here and sent at once. All of them use this memory, so it stays in the processor's caches.
     cdef char* scratch
     cdef Py_ssize_t scratch_bytes
+    cdef const int64_t* longest_bytes
+    cdef object longest
 
-    def __init__(self, cache, access_log, handles, *, lease, **options):
+    def __init__(self, cache, access_log, handles, *, lease, longest, **options):
         CompiledHits.__init__(self, cache, access_log, handles, lease=lease, **options)
+        if not PyMemoryView_Check(longest) or longest.nbytes != sizeof(int64_t):
+            raise ValueError("the longest body is no memory of one i64")
+        self.longest, self.longest_bytes = longest, <const int64_t*>PyMemoryView_GET_BUFFER(longest).buf
         self.is_shared = True
 
     def __dealloc__(self):
@@ -68,6 +74,8 @@ cdef class CompiledWorkerHits(CompiledHits):
         if end != WHOLE:
             bounds(&start, &stop, get(handle, HANDLE, FIRST), begin, end)
         room = stop - start
+        if room > self.longest_bytes[0]:
+            return False
         ending = self.end_of_head(get(handle, HANDLE, SOURCE_OF), now_s)
         if self.copy_bytes < room <= MOST_DIRECT_BYTES:
             descriptor = out.open()

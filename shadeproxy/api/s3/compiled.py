@@ -19,8 +19,9 @@ from shadeproxy.core.types import Source, Span
 from shadeproxy.engine.base import PageHandle, ReadsNow, SendfileSlice
 from shadeproxy.engine.read.access_log import AccessLog
 from shadeproxy.engine.read.hits import Hits
+from shadeproxy.engine.read.worker_access_log import WorkerAccessLog
 from shadeproxy.engine.storage.hot_pages import COPY_BYTES
-from shadeproxy.engine.worker_reads import WorkerAccessLog, WorkerReads
+from shadeproxy.engine.worker_reads import WorkerReads
 from shadeproxy.telemetry.requests import REQUEST_BOUNDS_S
 
 try:
@@ -86,6 +87,7 @@ def compiled_worker_hits(memory: RequestCache, shared: WorkerReads) -> "Compiled
         shared.access_log,
         shared.handles,
         lease=shared.lease,
+        longest=shared.longest,
         otherwise=None,
         page_bytes=shared.page_size,
         **_options(shared),

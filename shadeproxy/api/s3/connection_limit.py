@@ -6,6 +6,9 @@ clients. This module counts connections and knows no operation.
 """
 
 import asyncio
+import mmap
+import sys
+from collections.abc import Callable
 from typing import cast
 
 from shadeproxy.api.s3.errors import answer_error
@@ -20,41 +23,90 @@ from shadeproxy.telemetry.requests import RequestCounts
 _MOST_LINGERING = 32
 
 
-class ConnectionLimiter:
-    """Limits connections to ``most``, over all listeners that share this object, in one event loop.
+ROW_BYTES = 16
+"""Bytes of a row of counts: two i64, the open connections of a process and those that it has refused."""
 
-    ``counts``: counts the refusals that this object sends.
+
+def rows_of(memory: bytearray | mmap.mmap) -> "memoryview[int]":
+    """Return ``memory`` as rows of counts."""
+    return memoryview(memory).cast("q")
+
+
+class ConnectionLimiter:
+    """Limits connections to ``most``, over all listeners that share this object, and over all processes that
+    share ``rows``.
+
+    ``counts``: counts the refusals that this object sends. ``rows``: the counts of all processes, of which
+    this one changes the row ``row``. ``own_most``: how many of the connections this process may have.
     """
 
-    def __init__(self, most: int, *, clock: Clock, counts: RequestCounts | None = None) -> None:
+    def __init__(
+        self,
+        most: int,
+        *,
+        clock: Clock,
+        counts: RequestCounts | None = None,
+        rows: "memoryview[int] | None" = None,
+        row: int = 0,
+        own_most: int = sys.maxsize,
+    ) -> None:
         self.most = most
-        self.inside = 0
-        self.refused = 0
-        """Number of refused connections."""
+        self._rows = rows_of(bytearray(ROW_BYTES)) if rows is None else rows
+        self._at = 2 * row
+        self._own_most = own_most
         self._clock = clock
         self._lingering = 0
         self._counts = RequestCounts() if counts is None else counts
 
+    @property
+    def inside(self) -> int:
+        """Number of open connections in all processes."""
+        return sum(self._rows[::2])
+
+    @property
+    def refused(self) -> int:
+        """Number of connections that all processes have refused."""
+        return sum(self._rows[1::2])
+
+    @property
+    def _is_full(self) -> bool:
+        return self._rows[self._at] >= self._own_most or self.inside >= self.most
+
     def enter(self) -> bool:
-        """Count a connection unless the limit is reached. Return True if it was counted; the caller must then
+        """Count a connection unless a limit is reached. Return True if it was counted; the caller must then
         call ``leave`` when it ends.
         """
-        if self.inside >= self.most:
-            self.refused += 1
+        if self._is_full:
+            self._rows[self._at + 1] += 1
             return False
-        self.inside += 1
+        self._rows[self._at] += 1
         return True
 
     def leave(self) -> None:
         """Count one connection less, because it has ended."""
-        self.inside -= 1
+        self._rows[self._at] -= 1
+
+    def reserve(self) -> Callable[[], None] | None:
+        """Count a connection whose TLS handshake begins. Return the function to call when the handshake has
+        failed, or just before ``enter``. Return None if the connection must be closed now, because no more
+        are allowed, and enough others already wait for their refusal.
+        """
+        if not self._is_full:
+            self._rows[self._at] += 1
+            return self.leave
+        if self._lingering < _MOST_LINGERING:
+            self._lingering += 1
+            return self._lingered
+        self._rows[self._at + 1] += 1
+        return None
 
     def turn_away(self, transport: asyncio.BaseTransport) -> None:
         """Refuse a connection above the limit: answer 503 SlowDown without reading a request, and close. The
         caller must drop the bytes of the client.
         """
         out = cast(asyncio.Transport, transport)
-        too_many = f"all {self.most} connections that clients may have are open; retry later"
+        most = min(self.most, self._own_most)
+        too_many = f"all {most} connections that clients may have are open; retry later"
         out.write(self._answer(Overloaded(too_many)))
         if self._lingering >= _MOST_LINGERING:
             out.close()

@@ -36,6 +36,8 @@ class PartWriter(asyncio.Transport):
         self._inner = inner
         self._rest: deque[memoryview] = deque()
         self._rest_bytes = 0
+        self.kept_bytes = 0
+        """Length of all data of which a part is kept."""
         self._closes = False  # True if the connection is closed when the rest was written.
         # These methods do nothing of their own. Each call of a hit would cost a frame more.
         vars(self).update((name, getattr(inner, name)) for name in _PASSED_ON)
@@ -56,6 +58,7 @@ class PartWriter(asyncio.Transport):
         for data in list_of_data:
             self._rest.append(memoryview(data))
             self._rest_bytes += len(data)
+            self.kept_bytes += len(data)
         self.go_on()
 
     def go_on(self) -> None:
@@ -84,7 +87,7 @@ class PartWriter(asyncio.Transport):
 
     def abort(self) -> None:
         self._rest.clear()
-        self._rest_bytes = 0
+        self._rest_bytes = self.kept_bytes = 0
         self._inner.abort()
 
     def _write_part(self) -> None:
@@ -97,6 +100,8 @@ class PartWriter(asyncio.Transport):
                 self._rest.appendleft(piece[room:])
             room -= len(parts[-1])
         self._rest_bytes -= WRITE_BYTES - room
+        if not self._rest:
+            self.kept_bytes = 0
         self._inner.writelines(parts)
 
     def _end(self) -> None:

@@ -12,8 +12,10 @@ from collections.abc import Awaitable, Callable
 
 from shadeproxy.api.s3.answer_end import AnswerEnd
 from shadeproxy.api.s3.connection import MOST_HELD_BYTES
+from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.head import MOST_HEAD_BYTES, Head, may_begin
+from shadeproxy.api.s3.held_answers import HeldAnswers
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.part_writer import PartWriter, is_unsent
 from shadeproxy.api.s3.pending_forward import PendingForward
@@ -25,7 +27,6 @@ from shadeproxy.api.s3.watched_client import WatchedClient
 from shadeproxy.api.s3.worker_forwarder import WorkerForwarder
 from shadeproxy.api.s3.worker_relays import BeginsLaneReads, WorkerLaneRead
 from shadeproxy.core.errors import InvalidRequest
-from shadeproxy.core.pace import set_done
 
 _HEAD_END = b"\r\n\r\n"
 # Silent checks in a row that are allowed: an origin may work on a big upload for minutes, without a byte.
@@ -60,6 +61,8 @@ class WorkerProtocol(WatchedClient):
         others: "set[WorkerProtocol]",
         *,
         keepalive_s: float,
+        limiter: ConnectionLimiter | None = None,
+        held: HeldAnswers | None = None,
         misses: BeginsLaneReads | None = None,
         late: TimeoutAnswers | None = None,
         forwards: WorkerForwarder | None = None,
@@ -67,7 +70,7 @@ class WorkerProtocol(WatchedClient):
         """``misses``: begins reads; None: relay them. ``forwards``: forwards requests; None: relay them.
         ``late``: answers relayed reads if the coordinator is stuck; None: these reads wait for it.
         """
-        super().__init__(keepalive_s)
+        super().__init__(keepalive_s, limiter, held)
         self._fast = fast
         self._misses = misses
         self._late = late
@@ -115,7 +118,7 @@ class WorkerProtocol(WatchedClient):
 
     def receive(self, data: bytes) -> None:
         """Process bytes of the client."""
-        if self._lane == _ENDED:
+        if self._lane == _ENDED or self.writer is None:
             return
         if self._lane == _GIVEN and self._coordinator is not None:
             self._active = True
@@ -132,7 +135,7 @@ class WorkerProtocol(WatchedClient):
     data_received = receive
 
     def pause_writing(self) -> None:
-        self._paused = True
+        super().pause_writing()
         if self._coordinator is not None:
             self._coordinator.pause()
 
@@ -142,9 +145,6 @@ class WorkerProtocol(WatchedClient):
             return
         if self._coordinator is not None:
             self._coordinator.resume()
-        if self._drained is not None:
-            set_done(self._drained)
-            self._drained = None
         if self._lane == _READING and self._fill is not None:
             self._fill.look()
         elif (self._held or self._stopped or self._ending) and self._lane == _OURS:

@@ -75,7 +75,12 @@ class DirectWriter:
 class Copying(DirectWriter):
     """Writes through a transport, which copies bytes that the client does not take at once."""
 
-    __slots__ = ()
+    __slots__ = ("writing_bytes",)
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self.writing_bytes = 0
+        """Number of bytes that ``writelines`` passes to the transport now; 0 before and after."""
 
     def write(self, data: bytes) -> None:
         """Write ``data``: whole answers, or a part of one."""
@@ -83,7 +88,9 @@ class Copying(DirectWriter):
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
         """Write ``pieces`` in their order."""
+        self.writing_bytes = sum(map(len, pieces))
         self.transport.writelines(pieces)
+        self.writing_bytes = 0
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
         """Send ``head``, then the bytes of ``slices``."""

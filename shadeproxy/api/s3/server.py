@@ -6,13 +6,14 @@ import asyncio
 import socket
 import ssl
 import sys
+from collections.abc import Callable
 
 from shadeproxy.api.s3.compiled import compiled_protocol
 from shadeproxy.api.s3.connection import OpenConnections, S3Protocol
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.handler import S3Handler
+from shadeproxy.api.s3.handshake import Handshakes
 from shadeproxy.api.s3.lane import FastLane
-from shadeproxy.api.s3.part_writer import CLOSE_S
 from shadeproxy.api.s3.response import KEEPALIVE_S
 from shadeproxy.core.clock import SystemClock
 
@@ -38,6 +39,7 @@ class S3Server:
         self._limiter = limiter or ConnectionLimiter(sys.maxsize, clock=SystemClock())
         self._protocol = S3Protocol if fast.hits is None else compiled_protocol(S3Protocol, fast.hits)
         self._accepting: list[asyncio.Server] = []
+        self._handshakes: list[Handshakes] = []
 
     def __call__(self) -> S3Protocol:
         return self._protocol(
@@ -52,10 +54,7 @@ class S3Server:
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Accept clients at an address, and return the address. ``port`` 0: any free port. Raises OSError."""
         loop = asyncio.get_running_loop()
-        closing_s = None if tls is None else CLOSE_S
-        made = await loop.create_server(
-            self, host, port, ssl=tls, ssl_shutdown_timeout=closing_s, backlog=BACKLOG, reuse_address=True
-        )
+        made = await loop.create_server(self._factory(tls), host, port, backlog=BACKLOG, reuse_address=True)
         self._accepting.append(made)
         at: tuple[str, int] = made.sockets[0].getsockname()[:2]
         return at
@@ -66,11 +65,16 @@ class S3Server:
         if bound.family == socket.AF_UNIX:
             made = await loop.create_unix_server(self, sock=bound, backlog=BACKLOG)
         else:
-            closing_s = None if tls is None else CLOSE_S
-            made = await loop.create_server(
-                self, sock=bound, ssl=tls, ssl_shutdown_timeout=closing_s, backlog=BACKLOG
-            )
+            made = await loop.create_server(self._factory(tls), sock=bound, backlog=BACKLOG)
         self._accepting.append(made)
+
+    def _factory(self, tls: ssl.SSLContext | None) -> Callable[[], asyncio.Protocol]:
+        """Return the protocol factory of a listener."""
+        if tls is None:
+            return self
+        handshakes = Handshakes(self, tls, self._limiter)
+        self._handshakes.append(handshakes)
+        return handshakes
 
     def stop_accepting(self) -> None:
         """Accept no further clients. Connections stay open."""
@@ -87,4 +91,6 @@ class S3Server:
         """Accept no further clients, and end the connections; see ``end_connections``."""
         self.stop_accepting()
         self.connections.are_ending = True
+        for handshakes in self._handshakes:
+            handshakes.end()
         return await self.end_connections(limit_s)

@@ -7,10 +7,13 @@ and the client takes none.
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from shadeproxy.api.s3.connection_limit import ConnectionLimiter
+from shadeproxy.api.s3.held_answers import COUNTED_BYTES, HeldAnswers
 from shadeproxy.api.s3.part_writer import PartWriter, client_transport
 from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.response import break_off
 from shadeproxy.api.s3.sender import Copying
+from shadeproxy.core.pace import set_done
 
 
 class WatchedClient(asyncio.Protocol):
@@ -18,13 +21,21 @@ class WatchedClient(asyncio.Protocol):
     client does.
     """
 
-    def __init__(self, keepalive_s: float) -> None:
-        """``keepalive_s``: seconds between two checks."""
+    def __init__(
+        self, keepalive_s: float, limiter: ConnectionLimiter | None = None, held: HeldAnswers | None = None
+    ) -> None:
+        """``keepalive_s``: seconds between two checks. ``limiter``: limits the connections. ``held``: counts
+        the bytes that wait for clients.
+        """
         self._loop = asyncio.get_running_loop()
+        self._limiter = limiter
         self._client: asyncio.Transport | None = None
         self.writer: Copying | None = None
-        """Writes to the client. None unless the connection is open."""
+        """Writes to the client. None unless the connection is open, and below the limit of connections."""
         self._paused = False
+        self._held_answers = held
+        self._held_bytes = 0
+        """Number of this client's bytes that ``held`` counts."""
         self._drained: asyncio.Future[None] | None = None
         self._active = False
         """True if bytes of an answer were sent since the last check."""
@@ -95,14 +106,37 @@ class WatchedClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._client = client_transport(transport)
+        if self._limiter is not None and not self._limiter.enter():
+            self._limiter.turn_away(transport)
+            return
         self.writer = Copying(self._client)
         self._timer = self._loop.call_later(self._keepalive_s, self._look)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        client, writer = self._client, self.writer
+        if self._held_answers is not None and client is not None and writer is not None:
+            # The memory of an answer is freed when the client has taken all of it.
+            kept_bytes = client.kept_bytes if isinstance(client, PartWriter) else writer.writing_bytes
+            waiting_bytes = max(client.get_write_buffer_size(), kept_bytes)
+            if waiting_bytes > max(self._held_bytes, COUNTED_BYTES):
+                self._hold(waiting_bytes)
+
+    def _hold(self, waiting_bytes: int) -> None:
+        if self._held_answers is not None:
+            self._held_answers.change(waiting_bytes - self._held_bytes)
+            self._held_bytes = waiting_bytes
 
     def resume_writing(self) -> None:
         self._paused = False
         self._steps += 1
         if isinstance(self._client, PartWriter):
             self._client.go_on()
+        if self._held_bytes and not self._paused:
+            self._hold(0)
+        if self._drained is not None and not self._paused:
+            set_done(self._drained)
+            self._drained = None
 
     def eof_received(self) -> None:
         """Write what is left of a hit, because its client has closed its sending side."""
@@ -112,7 +146,10 @@ class WatchedClient(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if self.writer is not None:
             self.writer.close()
+            if self._limiter is not None:
+                self._limiter.leave()
         self._client = self.writer = None
+        self._hold(0)
         if self._timer is not None:
             self._timer.cancel()
 

@@ -6,8 +6,7 @@ import ssl
 
 import pytest
 
-from shadeproxy.api.s3 import part_writer
-from shadeproxy.api.s3 import server as s3_server
+from shadeproxy.api.s3 import handshake, part_writer
 from shadeproxy.api.s3.part_writer import CLOSE_S
 from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.api.s3.response import KEEPALIVE_S, WRITE_BYTES
@@ -110,21 +109,20 @@ async def test_a_tls_client_has_as_long_for_its_last_bytes_as_for_others(tls_pro
     assert CLOSE_S >= 2 * KEEPALIVE_S
     given = []
     loop = asyncio.get_running_loop()
-    create = loop.create_server
-    monkeypatch.setattr(s3_server, "CLOSE_S", 0.3)
-    certificate = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 
     class Loop:
-        async def create_server(self, *args, **options):
-            given.append(options.get("ssl_shutdown_timeout"))
-            return await create(*args, **options)
+        def start_tls(self, *args, **options):
+            given.append(options["ssl_shutdown_timeout"])
+            return loop.start_tls(*args, **options)
 
+        def __getattr__(self, name):
+            return getattr(loop, name)
+
+    monkeypatch.setattr(handshake, "CLOSE_S", 0.3)
     monkeypatch.setattr(asyncio, "get_running_loop", Loop)
-    bound = socket.create_server(("127.0.0.1", 0))
-    await tls_proxy.server.accept(bound, certificate)
-    await tls_proxy.server.listen("127.0.0.1", 0, certificate)
-    await tls_proxy.server.listen("127.0.0.1", 0)
-    assert given == [0.3, 0.3, None]
+    _, writer = await tls_proxy.client()
+    assert given == [0.3]
+    writer.transport.abort()
 
 
 class Client:
