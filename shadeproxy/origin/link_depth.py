@@ -2,9 +2,10 @@
 not make a longer queue at its other end.
 
 Law: times are from the clock that is passed in. The link is full with as many bytes as its highest recent
-rate times the shortest time that a read takes. The depth is a multiple of these bytes. The shortest time
-shows only while few reads are under way. So from time to time only few reads are let through for an interval,
-as BBR does (Cardwell et al., 2016). Until rate and time are measured, the number of bytes is not limited.
+rate times the time that a read takes while few are under way. The depth is a multiple of these bytes. So from
+time to time only few reads are let through for an interval, as BBR does (Cardwell et al., 2016); unlike BBR,
+the mean of the last two such times counts. Until rate and time are measured, the number of bytes is not
+limited.
 """
 
 from collections import deque
@@ -17,7 +18,7 @@ _LONGEST_S = 1.0
 _RATES = 64  # Number of intervals of which the highest rate counts.
 _TIMES = 2  # Number of probes of which the mean time counts.
 _PROBE_AFTER_S = 30.0
-# A probe ends if no read has come for this time: reads that hang must not hold up all others.
+# A probe ends if no read comes for this time: reads that hang must not hold up all others.
 _LONGEST_WAIT_S = 5.0
 
 
@@ -58,8 +59,12 @@ class LinkDepth:
         if flying < self._few_reads:
             return True
         if self._is_probing:
-            if self._now_s() - self._came_s <= _LONGEST_WAIT_S:
+            waited_s = self._now_s() - self._came_s
+            if waited_s <= _LONGEST_WAIT_S:
                 return False
+            # The link is slow, and a read takes at least so long; or the reads hang, and the depth becomes
+            # too large, which harms less than a link that stands idle.
+            self._times.append(waited_s)
             self._is_probing = self._is_draining = False
             self._begin()
         return flying_bytes < self.depth_bytes
@@ -71,9 +76,10 @@ class LinkDepth:
         now_s = self._now_s()
         self._area += flying_bytes * (now_s - self._last_s)
         self._last_s = now_s
+        if came_bytes or not flying:
+            self._came_s = now_s
         if not came_bytes:
             return
-        self._came_s = now_s
         self._bytes += came_bytes
         self._reads += 1
         elapsed_s = now_s - self._began_s

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+import math
 import random
 from collections import Counter
 
@@ -387,6 +388,27 @@ async def test_a_link_that_is_full_no_longer_takes_all_reads_again():
     before = reader.came
     reader.run(90.0)
     assert reader.came - before >= 0.95 * 10 * reader.most / reader.latency_s
+
+
+async def test_a_link_whose_reads_take_longer_than_a_measurement_waits_is_limited_too():
+    reader = OneReader(bytes_per_s=500_000, latency_s=0.02, size=4_194_304)
+    for second in range(600):
+        reader.run(second)
+    assert len(reader.ends) <= 6
+    before = reader.came
+    for second in range(600, 1201):
+        reader.run(second)
+    assert (reader.came - before) * reader.size >= 0.95 * 600 * reader.bytes_per_s
+
+
+async def test_reads_that_hang_for_long_leave_the_link_to_the_others():
+    reader = OneReader(bytes_per_s=8e6, latency_s=0.05)
+    for _ in range(2):  # As many as a measurement lets through.
+        reader.depth.note(len(reader.ends), reader.flying_bytes, 0)
+        heapq.heappush(reader.ends, math.inf)
+    for tenth in range(1, 1201):
+        reader.run(tenth / 10)
+    assert reader.came * reader.size >= 0.75 * 120 * reader.bytes_per_s
 
 
 async def test_reads_that_hang_hold_up_the_others_only_for_seconds():

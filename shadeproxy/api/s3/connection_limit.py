@@ -89,7 +89,7 @@ class ConnectionLimiter:
     def reserve(self) -> Callable[[], None] | None:
         """Count a connection whose TLS handshake begins. Return the function to call when the handshake has
         failed, or just before ``enter``. Return None if the connection must be closed now, because no more
-        are allowed, and enough others already wait for their refusal.
+        are allowed, and enough others already wait for their refusal. Those that wait for it are not counted.
         """
         if not self._is_full:
             self._rows[self._at] += 1

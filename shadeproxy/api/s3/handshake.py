@@ -29,12 +29,15 @@ class Handshakes:
         self.limiter = limiter
         self.under_way: set[Handshake] = set()
         """The connections whose handshake is under way."""
+        self.is_ending = False
+        """True if connections are cut off from now on, because the listener closes."""
 
     def __call__(self) -> "Handshake":
         return Handshake(self)
 
     def end(self) -> None:
-        """Cut off the connections whose handshake is under way."""
+        """Cut off the connections whose handshake is under way, and those that are still to come."""
+        self.is_ending = True
         for handshake in list(self.under_way):
             handshake.abort()
 
@@ -53,7 +56,7 @@ class Handshake(asyncio.Protocol):
         """Begin the handshake, or reset the connection if there are too many."""
         # A cast, because uvloop's own transport classes are no subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
-        self._leave = self._others.limiter.reserve()
+        self._leave = None if self._others.is_ending else self._others.limiter.reserve()
         if self._leave is None:
             self._transport.abort()
             return
@@ -79,7 +82,8 @@ class Handshake(asyncio.Protocol):
 
     def _step(self, _waited: object = None) -> None:
         """Run ``start_tls`` until it waits, or ends. No task does this, because a task begins in a later turn
-        of the event loop, and bytes of the client that came before would be lost.
+        of the event loop, and bytes of the client that came before would be lost. On the loop of asyncio, a
+        client that ends TLS within its first bytes gets no answer; uvloop keeps the end until it is asked.
         """
         assert self._steps is not None, "the handshake has begun"
         made = None

@@ -89,8 +89,10 @@ class Copying(DirectWriter):
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
         """Write ``pieces`` in their order."""
         self.writing_bytes = sum(map(len, pieces))
-        self.transport.writelines(pieces)
-        self.writing_bytes = 0
+        try:
+            self.transport.writelines(pieces)
+        finally:
+            self.writing_bytes = 0
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
         """Send ``head``, then the bytes of ``slices``."""
