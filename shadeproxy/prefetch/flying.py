@@ -1,20 +1,10 @@
-"""``FlyingFetches``: the fetches under way, and whether the origin's link takes one more.
+"""``FlyingFetches``: the fetches of a prefetcher that are under way."""
 
-Law: a fetch that only waits at the other end of a full link brings its page no earlier, but lets every read
-of other clients wait behind it. So on a full link there are only as many fetches as keep it full
-(origin/link_depth.py; docs/adr/0077).
-"""
-
-from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple
 
 from shadeproxy.engine.read.flight import Flight
-from shadeproxy.origin.link_depth import LinkDepth
 from shadeproxy.prefetch.walk import Wanted
-
-_FEW_FETCHES = 2
-"""Number of fetches that are always allowed. Readers have reads of their own under way beside them."""
 
 
 class Flying(NamedTuple):
@@ -29,13 +19,11 @@ class Flying(NamedTuple):
 
 
 class FlyingFetches:
-    """The fetches under way. ``now_s``: returns a monotonic time."""
+    """The fetches under way, by key."""
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
+    def __init__(self) -> None:
         self._fetches: dict[int, Flying] = {}
         self._keys = count()
-        self._link = LinkDepth(now_s, few_reads=_FEW_FETCHES)
         self.bytes = 0
         """Bytes of their pages, as far as known."""
 
@@ -53,20 +41,13 @@ class FlyingFetches:
         of = self._fetches.items()
         return [key for key, one in of if job is None or (one.wanted is not None and one.wanted.job == job)]
 
-    def has_room(self) -> bool:
-        """Return whether the link takes one more fetch."""
-        return self._link.has_room(len(self._fetches), self.bytes)
-
     def add(self, key: int, flying: Flying) -> None:
         """Note that a fetch has begun."""
-        self._link.note(len(self._fetches), self.bytes, 0)
         self._fetches[key] = flying
         self.bytes += flying.size_bytes
 
-    def remove(self, key: int, *, has_come: bool) -> Flying:
-        """Note that a fetch has ended, and return it. ``has_come``: its page has arrived."""
-        flying = self._fetches[key]
-        self._link.note(len(self._fetches), self.bytes, flying.size_bytes if has_come else 0)
-        del self._fetches[key]
+    def remove(self, key: int) -> Flying:
+        """Note that a fetch has ended, and return it."""
+        flying = self._fetches.pop(key)
         self.bytes -= flying.size_bytes
         return flying

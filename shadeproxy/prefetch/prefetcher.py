@@ -7,9 +7,8 @@ Laws: pages of streams go first, because their readers are reading now; then pag
 with the earliest use first; then the rest of big objects. A page is only fetched if it would win a place, and
 once for one use. Unread pages take at most a quarter of the tiers, because readers that announce nothing need
 places too. A job that loses many prefetched pages unread gets none for a while. Prefetching uses only memory
-and connections that demand leaves, and makes no queue on the origin's link (flying.py). Fetches for a
-withdrawn order are cancelled. After several failures in a row prefetching pauses. A defect of the prefetcher
-ends only its present round, never a read.
+and connections that demand leaves. Fetches for a withdrawn order are cancelled. After several failures in a
+row prefetching pauses. A defect of the prefetcher ends only its present round, never a read.
 """
 
 import asyncio
@@ -90,7 +89,7 @@ class Prefetcher:
         self._known: dict[str, ResidentSamples] = {}  # By dataset.
         self._queue: list[Wanted] = []  # Soonest last.
         self._depth, self._pause_s = 0, PAUSE_S
-        self._flying = FlyingFetches(clock.monotonic_s)
+        self._flying = FlyingFetches()
         self._failures = self._refusals = 0
         self._fetched, self._paused = FetchedPages(), False
         self._woken = woken
@@ -306,7 +305,6 @@ class Prefetcher:
         size_bytes = int(self._latency.size_bytes)
         return (
             len(self._flying) < depth
-            and self._flying.has_room()
             and self._port.flying < self._limits.fetches()
             and self._flying.bytes + size_bytes <= self._limits.flying_bytes
             and self._port.may_take(size_bytes)
@@ -333,7 +331,7 @@ class Prefetcher:
         self._flying.add(key, Flying(flight, size_bytes, now_s, wanted))
 
     def _landed(self, key: int, fetched: Fetched) -> None:
-        flown = self._flying.remove(key, has_come=fetched.error is None)
+        flown = self._flying.remove(key)
         walk = None if flown.wanted is None else self._walks.get(flown.wanted.job)
         self._learn(fetched, (now_s := self._clock.monotonic_s()) - flown.began_s, walk)
         page = object_hash(flown.flight.ref), flown.flight.number
@@ -352,7 +350,7 @@ class Prefetcher:
             self._woken.set()
 
     def _give_up(self, key: int) -> None:
-        self._port.give_up(self._flying.remove(key, has_come=False).flight)
+        self._port.give_up(self._flying.remove(key).flight)
 
     def _learn(self, fetched: Fetched, elapsed_s: float, walk: Walk | None) -> None:
         if fetched.error is None:
