@@ -16,7 +16,7 @@ import heapq
 import math
 from collections.abc import Callable, Coroutine
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +26,10 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import OriginError, Overloaded
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
+from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
 from shadeproxy.hints.order.upcoming import NextUses, Upcoming
 from shadeproxy.prefetch.fetched import FetchedPage, FetchedPages, PageKey
-from shadeproxy.prefetch.flying import Flying, FlyingFetches
 from shadeproxy.prefetch.pace import EARLY_PRICE, MOST_READY, PAUSE_S, Latency, pause_after
 from shadeproxy.prefetch.parts import Guess, Parts
 from shadeproxy.prefetch.resident_samples import ResidentSamples
@@ -62,6 +62,13 @@ class Limits(NamedTuple):
     may_wait: Callable[[str], bool] = lambda _job: True
 
 
+class _Flying(NamedTuple):
+    flight: Flight
+    size_bytes: int
+    began_s: float
+    wanted: Wanted | None
+
+
 class Prefetcher:
     """Fetches the samples that ``upcoming`` announces, and pages that observed reads make likely
     (``PageObserver``). ``woken``: an event that the orders set when they change. Call ``start`` once, before
@@ -89,8 +96,8 @@ class Prefetcher:
         self._known: dict[str, ResidentSamples] = {}  # By dataset.
         self._queue: list[Wanted] = []  # Soonest last.
         self._depth, self._pause_s = 0, PAUSE_S
-        self._flying = FlyingFetches()
-        self._failures = self._refusals = 0
+        self._flying, self._keys = dict[int, _Flying](), count()
+        self._flying_bytes = self._failures = self._refusals = 0
         self._fetched, self._paused = FetchedPages(), False
         self._woken = woken
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,7 +116,7 @@ class Prefetcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for key in self._flying.keys_of(None):
+        for key in list(self._flying):
             self._give_up(key)
 
     @property
@@ -243,7 +250,7 @@ class Prefetcher:
         early = [self._walks[one.job].is_early(one.place) for one in lacking]
         price, guess_bytes = np.where(early, EARLY_PRICE, 1.0), int(self._latency.size_bytes)
         wins = self._port.winners(
-            needs, pending_bytes=self._flying.bytes, guess_bytes=guess_bytes, price=price
+            needs, pending_bytes=self._flying_bytes, guess_bytes=guess_bytes, price=price
         )
         return [one for one, won in zip(lacking, wins.tolist(), strict=True) if won]
 
@@ -265,8 +272,9 @@ class Prefetcher:
         for job in self._walks.keys() - jobs:
             del self._walks[job]
             self._fetched.forget_job(job)  # Its pages may be fetched again for another order.
-            for key in self._flying.keys_of(job):
-                self._give_up(key)
+            for key, flown in list(self._flying.items()):
+                if flown.wanted is not None and flown.wanted.job == job:
+                    self._give_up(key)
 
     def _pump(self) -> None:
         """Start fetches as long as the limits allow."""
@@ -306,7 +314,7 @@ class Prefetcher:
         return (
             len(self._flying) < depth
             and self._port.flying < self._limits.fetches()
-            and self._flying.bytes + size_bytes <= self._limits.flying_bytes
+            and self._flying_bytes + size_bytes <= self._limits.flying_bytes
             and self._port.may_take(size_bytes)
         )
 
@@ -321,17 +329,18 @@ class Prefetcher:
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
-        key = self._flying.next_key()
+        key = next(self._keys)  # Use another key, not the page: another version of the page may be under way.
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._port.begin(need, partial(self._landed, key), "" if wanted is None else wanted.job)
         now_s = self._clock.monotonic_s()
         self._fetched.add(need, "" if wanted is None else wanted.job, now_s)
         if wanted is not None and (walk := self._walks.get(wanted.job)) is not None:
             walk.fetched(wanted, size_bytes)
-        self._flying.add(key, Flying(flight, size_bytes, now_s, wanted))
+        self._flying[key] = _Flying(flight, size_bytes, now_s, wanted)
+        self._flying_bytes += size_bytes
 
     def _landed(self, key: int, fetched: Fetched) -> None:
-        flown = self._flying.remove(key)
+        flown = self._remove(key)
         walk = None if flown.wanted is None else self._walks.get(flown.wanted.job)
         self._learn(fetched, (now_s := self._clock.monotonic_s()) - flown.began_s, walk)
         page = object_hash(flown.flight.ref), flown.flight.number
@@ -350,7 +359,12 @@ class Prefetcher:
             self._woken.set()
 
     def _give_up(self, key: int) -> None:
-        self._port.give_up(self._flying.remove(key).flight)
+        self._port.give_up(self._remove(key).flight)
+
+    def _remove(self, key: int) -> _Flying:
+        flown = self._flying.pop(key)
+        self._flying_bytes -= flown.size_bytes
+        return flown
 
     def _learn(self, fetched: Fetched, elapsed_s: float, walk: Walk | None) -> None:
         if fetched.error is None:

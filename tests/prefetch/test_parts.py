@@ -126,7 +126,7 @@ async def test_a_page_may_be_fetched_again_while_its_old_version_is_on_its_way(m
     old.release()
     new.release()
     await fetching.idle()
-    assert fetching.prefetcher._flying.bytes == 0
+    assert fetching.prefetcher._flying_bytes == 0
     for number in range(3):
         assert await read(fetching, number * PAGE, number * PAGE + 100) is Source.RAM
 
