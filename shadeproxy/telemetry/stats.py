@@ -320,15 +320,13 @@ class Stats:
         """Return the JSON of ``GET /v1/stats``; docs/metrics.md describes its fields."""
         totals, origin = self.totals(), _sum(OriginCounters(), self.origin.values())
         tiers = {name: tier.as_json() | self._tier_now(name, totals) for name, tier in self.tiers.items()}
-        jobs = {name: job.as_json() for name, job in self.jobs.items()}
-        stall_s = sum(job["stall_s"] for job in jobs.values())
-        origin_totals = {"origin_requests": origin.requests, "origin_bytes": origin.bytes, "stall_s": stall_s}
+        others = {"origin_requests": origin.requests, "origin_bytes": origin.bytes, "stall_s": self.stall_s}
         return {
-            "totals": totals.as_json() | origin_totals,
+            "totals": totals.as_json() | others,
             "requests": self.requests.as_json(),
             "tiers": tiers,
             "buckets": {name: reads.as_json() for name, reads in self.buckets.items()},
-            "jobs": jobs,
+            "jobs": {name: job.as_json() for name, job in self.jobs.items()},
             "origin": origin.as_json()
             | {
                 "by_kind": {kind: counters.as_json() for kind, counters in self.origin.items()},
