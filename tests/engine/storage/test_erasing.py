@@ -49,13 +49,19 @@ async def bench(make_bench):
     return made
 
 
+async def with_pages_on_disk(make_bench):
+    """Return a bench with 30 cached objects, ``k0`` to ``k29``. Most of them are on the disk."""
+    made = await make_bench(ram_bytes=1 << 15, disk_bytes=1 << 20)
+    for number in range(30):
+        made.origin.put("b", f"k{number}", bytes([number]) * 4000)
+        await made.get(f"k{number}")
+        await made.settle()
+    return made
+
+
 async def test_a_write_is_refused_in_time_while_a_disk_hangs(make_bench, monkeypatch):
     monkeypatch.setattr(writes, "_ERASED_S", 0.2)
-    bench = await make_bench(ram_bytes=1 << 15, disk_bytes=1 << 20)
-    for number in range(30):
-        bench.origin.put("b", f"k{number}", bytes([number]) * 4000)
-        await bench.get(f"k{number}")
-        await bench.settle()
+    bench = await with_pages_on_disk(make_bench)
     held, medium = HeldIO(), bench.cache.media[1]
     bench.cache.media[1] = replace(medium, write=held)
     with pytest.raises(WriteRefused, match=r"a disk of the cache has not answered .*: nothing was written"):
@@ -74,11 +80,7 @@ async def test_a_write_waits_only_for_disks_that_had_a_page_of_its_object(make_b
     tier that is itself on a tmpfs has no tombstones, so a write waits for its erasures.
     """
     monkeypatch.setattr(writes, "_ERASED_S", 0.2)
-    bench = await make_bench(ram_bytes=1 << 15, disk_bytes=1 << 20)
-    for number in range(30):
-        bench.origin.put("b", f"k{number}", bytes([number]) * 4000)
-        await bench.get(f"k{number}")
-        await bench.settle()
+    bench = await with_pages_on_disk(make_bench)
     ram, medium = bench.cache.media
     ram.tier.erasures._lasting, erasures = True, medium.tier.erasures
     erasures._lasting, erasures._session.tombstones.on_tmpfs = lasting, not lasting
