@@ -16,6 +16,7 @@ from typing import NamedTuple
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import pages_of
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
+from shadeproxy.engine.placement.partial_reads import LONG_BYTES
 
 _MOST_OBJECTS = 1024
 _MOST_STREAMS = 16  # Most readers of one object.
@@ -102,6 +103,11 @@ class Parts:
         """Return the next guessed page of a stream, each page once; None if there is none."""
         return self._soon.popleft() if self._soon else None
 
+    @property
+    def has_rest(self) -> bool:
+        """True if pages of an object that is fetched whole may be left."""
+        return bool(self._rest)
+
     def rest(self) -> Guess | None:
         """Return the next page of an object that is fetched whole, each page once; None if there is none.
         Objects take turns.
@@ -138,9 +144,12 @@ class Parts:
         """Guess again from ``span`` on, because the reader went on to ``span`` before its pages were
         prefetched.
         """
+        step = span.start - stream.last.start
         stream.last, stream.stride = span, stride
-        stream.coming = self._pages_from(span, stride, known.meta.size)
         stream.unread.clear()
+        # Pages of which the reader skips more than half would hold up its own reads.
+        skips = self._page_size > LONG_BYTES and 2 * span.length < min(step, self._page_size)
+        stream.coming = iter(()) if skips else self._pages_from(span, stride, known.meta.size)
         self._guess(known, stream)
 
     def _guess(self, known: _Object, stream: Stream) -> None:

@@ -23,12 +23,14 @@ import numpy as np
 import structlog
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import OriginError, Overloaded
+from shadeproxy.core.errors import OriginError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
 from shadeproxy.hints.order.upcoming import NextUses, Upcoming
+from shadeproxy.prefetch.background import BackgroundPace
+from shadeproxy.prefetch.failures import FailureCounter
 from shadeproxy.prefetch.fetched import FetchedPage, FetchedPages, PageKey
 from shadeproxy.prefetch.pace import EARLY_PRICE, MOST_READY, PAUSE_S, Latency, pause_after
 from shadeproxy.prefetch.parts import Guess, Parts
@@ -42,10 +44,7 @@ _SPARE = 2
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO, _PART_PAGES = 0.1, 8
 _ASKED = 64  # At most this many pages of an object are looked up in the orders.
-_FAILURES_IN_A_ROW = 3
-_REFUSALS_IN_A_ROW = 32  # One refusal may concern only its object. This many in a row concern the origin.
-_MOST_DOUBLINGS = 10  # Failures are counted as long as the origin is away: 2**failures must stay small.
-_FIRST_PAUSE_S, _MOST_PAUSE_S, _FAULT_PAUSE_S = 0.1, 5.0, 5.0
+_FAULT_PAUSE_S = 5.0
 
 
 class Limits(NamedTuple):
@@ -92,13 +91,14 @@ class Prefetcher:
         self._limits = limits
         self._latency = Latency(page_size)
         self._parts = Parts(page_size=page_size, whole_bytes=limits.whole_bytes)
+        self._background, self._wanted = BackgroundPace(), 0
         self._walks: dict[str, Walk] = {}
         self._known: dict[str, ResidentSamples] = {}  # By dataset.
         self._queue: list[Wanted] = []  # Soonest last.
         self._depth, self._pause_s = 0, PAUSE_S
         self._flying, self._keys = dict[int, _Flying](), count()
-        self._flying_bytes = self._failures = self._refusals = 0
-        self._fetched, self._paused = FetchedPages(), False
+        self._flying_bytes = 0
+        self._fetched, self._failures, self._paused = FetchedPages(), FailureCounter(), False
         self._woken = woken
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -143,6 +143,7 @@ class Prefetcher:
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:
         """Implement ``PageObserver``: a reader wants a page that is not resident."""
+        self._wanted += 1
         if self._fetched.pages and (key := (object_hash(ref), number)) in self._fetched.pages:
             self._was_wanted(key, lost=True)
 
@@ -295,10 +296,14 @@ class Prefetcher:
             self._pump_rest()
 
     def _pump_rest(self) -> None:
-        # While a reader waits for the origin, the rest of big objects gets only one fetch at a time.
-        demanded = self._port.flying > len(self._flying)
-        while self._may_start(1 if demanded else _PART_PAGES) and (guess := self._parts.rest()) is not None:
-            self._start_part(guess)
+        while self._parts.has_rest and self._may_start(_PART_PAGES):
+            flying, demanded = len(self._flying), self._port.flying > len(self._flying)
+            now_s = self._clock.monotonic_s()
+            if not self._background.may_start(now_s, flying, self._wanted, demanded=demanded):
+                self._woken.set()  # The next round asks again.
+                return
+            if (guess := self._parts.rest()) is not None:
+                self._start_part(guess)
 
     def _start_part(self, guess: Guess) -> None:
         needs = self._port.pages(guess.ref, range(guess.number, guess.number + 1), guess.meta)
@@ -340,9 +345,10 @@ class Prefetcher:
         self._flying_bytes += size_bytes
 
     def _landed(self, key: int, fetched: Fetched) -> None:
-        flown = self._remove(key)
+        flown, now_s = self._remove(key), self._clock.monotonic_s()
         walk = None if flown.wanted is None else self._walks.get(flown.wanted.job)
-        self._learn(fetched, (now_s := self._clock.monotonic_s()) - flown.began_s, walk)
+        self._learn(fetched, now_s - flown.began_s, walk)
+        self._background.note(now_s, now_s - flown.began_s)
         page = object_hash(flown.flight.ref), flown.flight.number
         self._fetched.land(page, now_s, failed=isinstance(fetched.error, OriginError))
         if fetched.error is not None:
@@ -368,23 +374,12 @@ class Prefetcher:
 
     def _learn(self, fetched: Fetched, elapsed_s: float, walk: Walk | None) -> None:
         if fetched.error is None:
-            self._failures = self._refusals = 0
+            self._failures.note_success()
             if fetched.size_bytes:
                 self._latency.note(elapsed_s, fetched.size_bytes)
                 if walk is not None:
                     walk.latency.note(elapsed_s, fetched.size_bytes)
-            return
-        if isinstance(fetched.error, Overloaded):
-            return  # Demand reads took the memory first.
-        if isinstance(fetched.error, OriginError) and not fetched.error.retryable:
-            # The object is missing, forbidden, or has changed: that says nothing about other objects.
-            self._refusals += 1
-            if self._refusals < _REFUSALS_IN_A_ROW:
-                return
-        self._failures += 1
-        if self._failures >= _FAILURES_IN_A_ROW and not self._paused:
-            doublings = min(self._failures - _FAILURES_IN_A_ROW, _MOST_DOUBLINGS)
-            pause_s = min(_FIRST_PAUSE_S * 2**doublings, _MOST_PAUSE_S)
+        elif (pause_s := self._failures.note(fetched.error)) and not self._paused:
             _log.warning("prefetching pauses", seconds=pause_s, error=str(fetched.error))
             self._paused = True
             self._spawn(self._pause(pause_s), "prefetch pause")

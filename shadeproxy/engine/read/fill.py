@@ -104,7 +104,8 @@ class PageFiller:
         elif intent is Intent.DEMAND:
             self._cache.miss(ref, number, explained=explained)
             self.observer.note_wanted(ref, number)
-            part_only = part is not None and meta is not None and self._takes_part(ref, number, meta, part)
+            if part is not None and meta is not None:
+                part_only = self._takes_part(ref, number, meta, part, explained=explained)
         flight, coalesced = self.flights.join(
             ref,
             number,
@@ -155,7 +156,7 @@ class PageFiller:
             assert taken, "no fill waits and there is room"
         self._cache.miss(ref, number, explained=explained)
         self.observer.note_wanted(ref, number)
-        part_only = part is not None and self._takes_part(ref, number, meta, part)
+        part_only = part is not None and self._takes_part(ref, number, meta, part, explained=explained)
         flight, _ = self.flights.join(
             ref,
             number,
@@ -171,14 +172,20 @@ class PageFiller:
         self._demand(flight)
         return flight
 
-    def _takes_part(self, ref: ObjectRef, number: int, meta: ObjectMeta, part: Span) -> bool:
+    def _takes_part(
+        self, ref: ObjectRef, number: int, meta: ObjectMeta, part: Span, *, explained: bool
+    ) -> bool:
         """Return whether to fetch only ``part`` of a missing page. The caller has noted the miss before."""
-        # If another part of the page is on its way, several readers want this page. So fetch the whole page.
-        if self.flights.busy(ref, number):
+        busy = self.flights.busy(ref, number)
+        # If bytes of the part are on their way, several readers want them. So fetch the whole page, which
+        # then serves all of them, or join the flight that serves all of the part.
+        if busy and self.flights.overlaps(ref, number, part):
             return False
         page_bytes = page_span(number, self._page_size, meta.size).length
         self._before_deciding()
-        return self._cache.fetches_part_only(ref, number, page_bytes=page_bytes, part_bytes=part.length)
+        return self._cache.fetches_part_only(
+            ref, number, page_bytes=page_bytes, part=part, explained=explained, busy=busy
+        )
 
     def _demand(self, flight: Flight) -> None:
         """Turn a prefetch that a reader has joined into a demand read, with the priority of a demand read."""

@@ -57,6 +57,13 @@ class SingleFlight:
         """Return whether a page, or a part of it, is on its way."""
         return (ref, number) in self._flights
 
+    def overlaps(self, ref: ObjectRef, number: int, part: Span) -> bool:
+        """Return whether bytes of ``part``, a span within a page, are on their way, in any version."""
+        return any(
+            one.part is None or (one.part.start < part.stop and part.start < one.part.stop)
+            for one in self._flights.get((ref, number), ())
+        )
+
     def find_serving(
         self, ref: ObjectRef, number: int, wanted: str | None, part: Span | None = None
     ) -> Flight | None:

@@ -11,7 +11,7 @@ from shadeproxy.core.errors import DeadlineExceeded, TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.off_loop import OffLoop, at_once
-from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page
+from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page, Span
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots, etag_hash
@@ -156,9 +156,19 @@ class PageCache:
         """Note a demand read of a missing page."""
         self.placement.note_miss(object_hash(ref), number, self.groups.of(ref), explained=explained)
 
-    def fetches_part_only(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int) -> bool:
+    def fetches_part_only(
+        self, ref: ObjectRef, number: int, *, page_bytes: int, part: Span, explained: bool, busy: bool
+    ) -> bool:
         """Return the result of ``PartialReads.alone``. Flush the access log before."""
-        return self._partial.alone(ref, number, page_bytes=page_bytes, part_bytes=part_bytes)
+        return self._partial.alone(
+            ref,
+            number,
+            self.groups.of(ref),
+            page_bytes=page_bytes,
+            part=part,
+            explained=explained,
+            busy=busy,
+        )
 
     async def recall(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """Return an object's metadata and time of validation, from the record of its first page; or None."""
