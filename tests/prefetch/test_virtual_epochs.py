@@ -3,16 +3,20 @@ without it.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import ObjectRef, Span
+from shadeproxy.engine.base import ReadRequest
 from shadeproxy.prefetch.warm import Warm
 from shadeproxy_bench.studies.prefetch.model import (
     BUCKET,
     EVICTION,
     NOTHING,
+    PAGE_BYTES,
     PREFETCHING,
     Setting,
     ShapedOrigin,
@@ -100,3 +104,63 @@ def test_a_warm_over_a_full_link_leaves_room_for_clients(tmp_path):
     took_s = ours.run(ours.warm())
     assert median(ours.waits_s[len(ours.waits_s) // 2 :]) <= 0.3
     assert took_s <= 1.05 * (400 + len(ours.waits_s) + 1) * LINK["size"] / LINK["bytes_per_s"]
+
+
+class Columns:
+    """Four clients that read two short parts of each page of their objects, over one link. ``loop``,
+    ``origin``: virtual time, and the origin of its link.
+    """
+
+    LATENCY_S, BYTES_PER_S, PART, PAGES = 0.02, 60e6, 50_000, 16
+
+    def __init__(self) -> None:
+        self.loop = VirtualLoop()
+        self.origin = ShapedOrigin(self.LATENCY_S, self.BYTES_PER_S)
+        for number in range(4):
+            self.origin.put(BUCKET, f"k{number}", bytes(self.PAGES * PAGE_BYTES))
+
+    async def epoch(self, get: Callable[[str, RangeSpec], Awaitable[None]]) -> float:
+        """Read all parts by ``get``. Return the seconds that this took."""
+        began_s = self.loop.time()
+        await asyncio.gather(*(self._object(get, f"k{number}") for number in range(4)))
+        return self.loop.time() - began_s
+
+    async def _object(self, get: Callable[[str, RangeSpec], Awaitable[None]], key: str) -> None:
+        for start in range(100_000, self.PAGES * PAGE_BYTES, PAGE_BYTES // 2):
+            await get(key, RangeSpec(start, start + self.PART - 1))
+
+    async def direct(self, key: str, part: RangeSpec) -> None:
+        """Read a part from the origin."""
+        async with self.origin.open(ObjectRef(BUCKET, key), span=Span(part.first, part.last + 1)):
+            pass
+
+
+def test_readers_of_columns_are_not_slower_than_without_the_proxy_and_get_hits_in_the_end(tmp_path):
+    """A reader of columns wants a tenth of each page. Its first epoch takes as long as without the proxy, and
+    so do later ones while the rest of the objects comes in the background. When it has come, all reads hit.
+    """
+    columns = Columns()
+    proxy = VirtualProxy(
+        columns.origin, tmp_path, VirtualClock(columns.loop), room_bytes=128 << 20, whole_bytes=1 << 30
+    )
+
+    async def epochs() -> tuple[float, list[float], int, float]:
+        direct_s = await columns.epoch(columns.direct)
+        columns.origin.bytes = 0
+        proxy.begin()
+        for number in range(4):
+            await proxy.engine.stat(ReadRequest(ObjectRef(BUCKET, f"k{number}")))
+        took_s = [await columns.epoch(lambda key, part: proxy.get(key, None, part)) for _ in range(8)]
+        moved = columns.origin.bytes
+        await asyncio.sleep(10.0)
+        last_s = await columns.epoch(lambda key, part: proxy.get(key, None, part))
+        await proxy.aclose()
+        return direct_s, took_s, moved, last_s
+
+    direct_s, took_s, moved, last_s = run(epochs(), columns.loop)
+    proxy.cache.close()
+    assert took_s[0] <= 1.05 * direct_s
+    assert max(took_s) <= 1.05 * direct_s
+    asked = 8 * 4 * 2 * Columns.PAGES * Columns.PART
+    assert moved <= asked + 4 * Columns.PAGES * PAGE_BYTES
+    assert last_s <= 0.05 * direct_s

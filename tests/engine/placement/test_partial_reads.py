@@ -274,6 +274,111 @@ async def test_a_part_that_ends_early_is_an_error(make_full):
     assert (await bench.get("k", range=quarter(5)))[0] == bytes_of(quarter(5))
 
 
+LONG_PAGE = 1 << 20
+CHUNK = 20_000
+LONG_BODY = np.random.default_rng(1).bytes(8 * LONG_PAGE)
+
+
+@pytest.fixture
+def make_roomy(make_bench):
+    """Return a function that makes an empty cache with pages of 1 MiB and room for all of object "k", which
+    has eight. Only the metadata of the object are known.
+    """
+
+    async def make(**options):
+        options = {"rules": IMMUTABLE, "budget_bytes": 64 << 20, "page_size": LONG_PAGE} | options
+        bench = await make_bench(ram_bytes=32 << 20, segment_bytes=8 << 20, **options)
+        bench.origin.put("b", "k", LONG_BODY)
+        await bench.engine.stat(ReadRequest(ObjectRef("b", "k")))
+        bench.origin.reads.clear()
+        return bench
+
+    return make
+
+
+def chunk(page, number=0):
+    start = page * LONG_PAGE + 200_000 * number + 1000
+    return RangeSpec(start, start + CHUNK - 1)
+
+
+async def get_chunk(bench, spec):
+    body, source = await bench.get("k", range=spec)
+    assert body == LONG_BODY[spec.first : spec.last + 1]
+    return source
+
+
+@pytest.mark.parametrize("policy", ["default", "lru"])
+async def test_small_reads_all_over_long_pages_cost_what_they_ask_for(make_roomy, policy):
+    """Readers of a few columns come for the same two parts of each page in every epoch."""
+    bench = await make_roomy(policy=policy)
+    for _epoch in range(3):
+        for page in range(8):
+            for number in range(2):
+                assert await get_chunk(bench, chunk(page, number)) is Source.ORIGIN
+        await bench.settle()
+    assert asked(bench) == 3 * 8 * 2 * CHUNK
+
+
+async def test_small_reads_at_the_same_time_are_as_cheap(make_roomy):
+    bench = await make_roomy()
+    bench.origin.gate = Barrier()
+    tasks = [asyncio.create_task(get_chunk(bench, chunk(page, n))) for page in range(8) for n in range(2)]
+    await bench.origin.gate.reached.wait()
+    await turns()
+    bench.origin.gate.release()
+    assert set(await asyncio.gather(*tasks)) == {Source.ORIGIN}
+    assert asked(bench) == 8 * 2 * CHUNK
+
+
+async def test_a_reader_that_goes_on_gets_the_page(make_roomy):
+    bench = await make_roomy()
+    spans_of = range(0, LONG_PAGE, LONG_PAGE // 16)
+    for page in range(4):
+        for start in spans_of:
+            first = page * LONG_PAGE + start
+            await get_chunk(bench, RangeSpec(first, first + LONG_PAGE // 16 - 1))
+        await bench.settle()
+    whole = [span for span in spans(bench) if span.length == LONG_PAGE]
+    assert len(whole) == 4  # Each page was fetched, and then answered the rest of its parts.
+    assert spans(bench)[-1] == Span(3 * LONG_PAGE, 4 * LONG_PAGE)
+    assert asked(bench) <= 4 * LONG_PAGE * 1.2
+
+
+async def test_readers_of_overlapping_parts_share_the_page(make_roomy):
+    bench = await make_roomy()
+    bench.origin.gate = Barrier()
+    first = asyncio.create_task(get_chunk(bench, RangeSpec(0, 9_999)))
+    await bench.origin.gate.reached.wait()
+    others = [RangeSpec(at, at + 9_999) for at in range(1_000, 50_000, 1_000)]
+    tasks = [asyncio.create_task(get_chunk(bench, spec)) for spec in others]
+    await turns()
+    bench.origin.gate.release()
+    await asyncio.gather(first, *tasks)
+    assert spans(bench) == [Span(0, 10_000), Span(0, LONG_PAGE)]
+
+
+async def test_a_long_page_of_an_unknown_object_is_read_once_for_all_its_readers(make_roomy):
+    bench = await make_roomy()
+    bench.engine._outdated(ObjectRef("b", "k"))
+    specs = [RangeSpec(at, at + 9_999) for at in range(0, 50_000, 1_000)]
+    await asyncio.gather(*(get_chunk(bench, spec) for spec in specs))
+    assert [span for span in spans(bench) if span is not None] == []
+    assert len(spans(bench)) == 1
+
+
+async def test_announced_reads_and_pinned_objects_get_the_page(make_roomy):
+    bench = await make_roomy()
+    await bench.pin("k")
+    await get_chunk(bench, chunk(1))
+    await bench.settle()
+    assert await get_chunk(bench, chunk(1, 2)) is Source.RAM
+    await bench.unpin("k")
+    part, meta = Span(0, CHUNK), bench.engine.usable_now(ReadRequest(ObjectRef("b", "k")))
+    filler = bench.engine._filling
+    assert not filler._takes_part(ObjectRef("b", "k"), 3, meta, part, explained=True)
+    assert filler._takes_part(ObjectRef("b", "k"), 3, meta, part, explained=False)
+
+
 async def test_pages_that_are_demoted_meanwhile_do_not_take_the_memory_of_what_is_read_ahead(make_bench):
     places = PAGE + 4096
     sizes = {"ram_bytes": 4 * places, "disk_bytes": 8 * places, "segment_bytes": 4 << 20, "page_size": PAGE}

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import JobContext, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.engine import Engine
@@ -39,7 +40,7 @@ from shadeproxy_bench.studies.prefetch.virtual import VirtualClock, VirtualLoop,
 
 PAGE_BYTES = 1 << 20
 RECORD_BYTES = 212  # bytes of header and metadata that the tier stores beside a body
-_SEGMENT_BYTES = 1 << 20
+_SEGMENT_BYTES = 4 << 20
 _INFLIGHT_BYTES = 256 << 20
 _AHEAD_BYTES = 256 << 20
 _CONNECTIONS = 128
@@ -126,7 +127,10 @@ class VirtualProxy:
         room_bytes: int,
         prefetching: bool = True,
         policy: str = "default",
+        whole_bytes: int = 0,
     ) -> None:
+        """``whole_bytes``: see ``Limits``."""
+        limits = Limits(_AHEAD_BYTES, lambda: _FETCHES, _INFLIGHT_BYTES // 2, whole_bytes)
         self.woken = asyncio.Event()
         self.hints = HintRegistry(page_size=PAGE_BYTES, on_orders_changed=self.woken.set)
         self.origin = origin
@@ -139,7 +143,7 @@ class VirtualProxy:
                 self.hints.expectations,
                 page_size=PAGE_BYTES,
                 clock=clock,
-                limits=Limits(_AHEAD_BYTES, lambda: _FETCHES, _INFLIGHT_BYTES // 2, 0, self.limited.may_wait),
+                limits=limits._replace(may_wait=self.limited.may_wait),
                 woken=self.woken,
             )
         tier = SegmentStore("ram", folder, room_bytes, segment_bytes=_SEGMENT_BYTES)
@@ -169,11 +173,14 @@ class VirtualProxy:
             jobs_of=self.hints.jobs_of,
         )
 
-    async def get(self, key: str, job: JobContext | None) -> None:
-        """Read an object in the name of ``job``. The call lasts as long as the read takes in virtual time."""
-        request = ReadRequest(ObjectRef(BUCKET, key), job=job)
+    async def get(self, key: str, job: JobContext | None, part: RangeSpec | None = None) -> None:
+        """Read an object, or a part of it, in the name of ``job``. The call lasts as long as the read takes
+        in virtual time.
+        """
+        request = ReadRequest(ObjectRef(BUCKET, key), range=part, job=job)
         async with self.engine.open(request) as reading:
-            async for _ in reading.body(Span(0, reading.meta.size)):
+            size = reading.meta.size
+            async for _ in reading.body(Span(0, size) if part is None else part.resolve(size)):
                 pass
         if reading.source is not Source.ORIGIN:
             await asyncio.sleep(_HIT_S)
