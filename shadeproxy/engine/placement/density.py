@@ -1,8 +1,9 @@
-"""Learns whether the readers of parts of a page go on to read much of the page, for each prefix group.
+"""Learns whether the readers of parts of a page go on to read most of the page, for each prefix group.
 
 The first reads of a page's parts are *alone*: each costs its own bytes and a request. They are counted until
-they show that the page is *dense*: its distinct parts cost a quarter of the page. A group is dense if its
-latest pages were. Laws: plain state of bounded size; the decision needs no clock.
+they show that the page is *dense*: parts follow one another closely, as readers in a row and readers of all
+samples of a shard leave them, or they cost as much as the page. A group is dense if its latest pages were.
+Laws: plain state of bounded size; the decision needs no clock.
 """
 
 from collections import OrderedDict
@@ -13,26 +14,46 @@ from shadeproxy.core.types import Span
 REQUEST_BYTES = 64 * 1024
 """A request costs about as much as this many bytes."""
 
-_DENSE_SHARE = 1 / 4
+_CLOSE_PARTS, _LEAST_SHARE = 2, 1 / 8
 # Parts that are read again and again alone may cost this many pages, then the page is fetched.
 _MOST_PAGES = 4
 _MOST_VISITS = 4096
 _LEARNING = 1 / 4
 _IS_DENSE = 0.5
-_EXPLORED = 16  # In a dense group, the parts of one page in so many are still counted.
+_EXPLORED = 64  # In a dense group, the parts of one page in so many are still counted.
 
 
 @dataclass(slots=True, eq=False)
 class _Visit:
-    """The reads alone of a page's parts. ``parts_bytes``: the cost of distinct parts, by their starts.
-    ``repeated``: True once a part was read again, or the page was found not to be dense.
+    """The reads alone of a page's parts. ``parts``: the distinct parts. ``parts_bytes``: their cost.
+    ``close``: how many of them lie close to another one. ``explored``: True if the group is dense. ``over``:
+    True once a part was read again, or the page was found not to be dense.
     """
 
     group: int
+    explored: bool
     cost_bytes: int = 0
     parts_bytes: int = 0
-    starts: set[int] = field(default_factory=set)
-    repeated: bool = False
+    close: int = 0
+    parts: list[Span] = field(default_factory=list)
+    over: bool = False
+
+    def note(self, part: Span) -> bool:
+        """Count a read of ``part``. Return True if the page was read to here before."""
+        cost_bytes = part.length + REQUEST_BYTES
+        self.cost_bytes += cost_bytes
+        if self.over or part in self.parts:
+            return True
+        gap = part.length // 2
+        self.close += any(one.start <= part.stop + gap and part.start <= one.stop + gap for one in self.parts)
+        self.parts_bytes += cost_bytes
+        self.parts.append(part)
+        return False
+
+    def is_dense(self, page_bytes: int) -> bool:
+        """Return whether the parts so far show that most of the page will be read."""
+        close = not self.explored and self.close >= _CLOSE_PARTS
+        return len(self.parts) > 1 and self.parts_bytes >= page_bytes * (_LEAST_SHARE if close else 1)
 
 
 class PageDensity:
@@ -46,32 +67,29 @@ class PageDensity:
         """Return whether to fetch ``part`` of a page alone; False: fetch the whole page. Count the read."""
         visit = self._visits.get(page)
         if visit is None:
-            if page % _EXPLORED and self._dense.get(group, 0.0) >= _IS_DENSE:
+            dense = self._dense.get(group, 0.0) >= _IS_DENSE
+            if dense and page % _EXPLORED:
                 return False
-            visit = self._visits[page] = _Visit(group)
+            visit = self._visits[page] = _Visit(group, dense)
             if len(self._visits) > _MOST_VISITS:
                 _, oldest = self._visits.popitem(last=False)
                 self._note_sparse(oldest)
         self._visits.move_to_end(page)
-        cost_bytes = part.length + REQUEST_BYTES
-        visit.cost_bytes += cost_bytes
-        if part.start in visit.starts:
+        if visit.note(part):
             # The page is read a second time, and its first reads did not go on to more of it.
             self._note_sparse(visit)
-        elif not visit.repeated:
-            visit.parts_bytes += cost_bytes
-            visit.starts.add(part.start)
-        is_dense = len(visit.starts) > 1 and visit.parts_bytes >= _DENSE_SHARE * page_bytes
-        if is_dense:
+        elif visit.is_dense(page_bytes):
             self._learn(group, 1.0)
-        if is_dense or visit.cost_bytes >= _MOST_PAGES * page_bytes:
+            del self._visits[page]
+            return False
+        if visit.cost_bytes >= _MOST_PAGES * page_bytes:
             del self._visits[page]
             return False
         return True
 
     def _note_sparse(self, visit: _Visit) -> None:
-        if not visit.repeated:
-            visit.repeated = True
+        if not visit.over:
+            visit.over = True
             self._learn(visit.group, 0.0)
 
     def _learn(self, group: int, dense: float) -> None:

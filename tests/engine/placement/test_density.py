@@ -1,5 +1,6 @@
 """Reads of parts of pages show which prefix groups have readers that go on to most of a page."""
 
+import numpy as np
 import pytest
 
 from shadeproxy.core.types import Span
@@ -7,7 +8,8 @@ from shadeproxy.engine.placement.density import PageDensity
 
 PAGE = 4 << 20
 PART = 100 * 1024
-BOUGHT = 7  # So many parts of 100 KiB cost, with a request of 64 KiB each, a quarter of the page.
+COST = PART + 64 * 1024
+FOUR = 4  # In a row, so many parts are two that are close to another, and an eighth of the page.
 
 
 @pytest.fixture
@@ -28,18 +30,35 @@ def alone(density, page, parts, **options):
     return len(parts)
 
 
-def test_a_page_is_fetched_once_its_parts_cost_a_quarter_of_it(density):
-    assert alone(density, 1, range(40)) == BOUGHT - 1
+@pytest.mark.parametrize("parts", [range(40), range(39, -1, -1)])
+def test_a_page_that_is_read_in_a_row_is_soon_fetched(density, parts):
+    assert alone(density, 1, parts) == FOUR - 1
+
+
+def test_a_page_of_samples_that_are_read_at_random_is_fetched_before_half_of_it_was_read(density):
+    counts = [alone(density, page, np.random.default_rng(page).permutation(40).tolist()) for page in range(1)]
+    assert FOUR <= counts[0] <= 15
+
+
+def test_columns_that_lie_apart_are_read_alone(density):
+    """Two of eleven columns, with a fifth of each page, and at last a page of alternate columns."""
+    for page in range(20):
+        assert alone(density, page, [1, 5], length=PAGE // 10) == 2
+    assert alone(density, 100, range(0, 40, 2), length=PART) == 20
+
+
+def test_parts_that_cost_as_much_as_the_page_are_enough(density):
+    """Short parts, each with the cost of a request."""
+    assert alone(density, 1, range(0, 4096, 40), length=1024) == PAGE // (65 * 1024)
 
 
 def test_one_part_says_nothing_of_the_page_however_long_it_is(density):
-    assert read(density, 1, 0, length=3 << 20)
-    assert not read(density, 1, 3, length=1 << 20)
+    assert read(density, 1, 0, length=PAGE - (600 << 10))
+    assert read(density, 1, 0, length=PAGE - (600 << 10))
 
 
 def test_the_same_part_again_says_nothing_of_the_rest_of_the_page(density):
-    cost = PART + 64 * 1024
-    assert alone(density, 1, [0, 1] * 200) == -(-4 * PAGE // cost) - 1
+    assert alone(density, 1, [0, 1] * 200) == -(-4 * PAGE // COST) - 1
 
 
 def test_parts_read_in_a_second_pass_do_not_count(density):
@@ -48,25 +67,36 @@ def test_parts_read_in_a_second_pass_do_not_count(density):
 
 def test_after_three_dense_pages_the_pages_of_the_group_are_fetched_at_once(density):
     for page in (1, 2, 3):
-        assert alone(density, page, range(40)) == BOUGHT - 1
+        assert alone(density, page, range(40)) == FOUR - 1
     assert not read(density, 5, 0)
     assert read(density, 5, 0, group=1)
 
 
 def test_some_pages_of_a_dense_group_go_on_to_show_whether_it_still_is(density):
-    for page in range(1, 4):
+    """Parts close to one another do not suffice there: a reader of a short run of parts would stay wrongly
+    believed.
+    """
+    for page in (1, 2, 3):
         alone(density, page, range(40))
-    seen = [page for page in range(100, 200) if read(density, page, 0)]
-    assert len(seen) in {6, 7}
+    seen = [page for page in range(64, 640) if read(density, page, 0)]
+    assert seen == list(range(64, 640, 64))
     for page in seen[:3]:
-        read(density, page, 0)  # A second pass began, and the first one had read one part.
-    assert read(density, 201, 0)
+        assert alone(density, page, range(1, 8)) == 7
+        read(density, page, 0)  # A second pass begins.
+    assert read(density, 641, 0)
+
+
+def test_explored_pages_that_are_dense_are_fetched(density):
+    for page in (1, 2, 3):
+        alone(density, page, range(40))
+    assert alone(density, 64, range(40)) == PAGE // COST
+    assert not read(density, 5, 0)
 
 
 def test_visits_are_bounded_and_the_forgotten_ones_were_not_dense(density):
-    for page in range(1, 4):
+    for page in (1, 2, 3):
         alone(density, page, range(40), group=1)
-    for page in range(0, 16 * 4, 16):
+    for page in range(0, 64 * 4, 64):
         assert read(density, page, 0, group=1)
     for page in range(1_000_000, 1_000_000 + 4096):
         read(density, page, 0)
