@@ -60,6 +60,22 @@ def content_range(span: Span, size_bytes: int) -> str:
     return f"bytes {span.start}-{span.stop - 1}/{size_bytes}"
 
 
+_STORED_PARTS = 1 << 31
+"""Pages have lower numbers, because no object has so many pages."""
+
+
+def part_number(start: int) -> int | None:
+    """Return the number of the record that holds a part of a page alone. ``start``: the part's first byte in
+    the object. Return None if that byte is too far from the object's beginning.
+    """
+    return _STORED_PARTS + start if start < _STORED_PARTS else None
+
+
+def is_part(number: int) -> bool:
+    """Return whether a record with this number holds a part of a page alone, and not a page."""
+    return number >= _STORED_PARTS
+
+
 def pages_of(span: Span, page_size: int) -> range:
     """Return the numbers of the pages that ``span`` touches; none for an empty span."""
     if span.stop <= span.start:

@@ -77,21 +77,16 @@ class Engine:
         gets the demand reads. ``ownership``: None unless proxies share a cache. ``past``: the origin for
         reads past the cache and for forwarded requests; None: ``origin``.
         """
-        self.cache = cache
-        self.page_size = page_size
+        self.cache, self.page_size = cache, page_size
         self._origin, self._clock = origin, clock
-        self._past = origin if past is None else past
-        self._ownership = ownership
-        self._rules = rules
-        self._upstreams = upstreams
-        self._ledger = ledger
-        recorder = None if recording is None else ReadRecorder(recording, cache, clock)
+        self._past, self._ownership = (origin if past is None else past), ownership
+        self._rules, self._upstreams, self._ledger = rules, upstreams, ledger
         self._counting = Counting(
             stats,
             clock,
             jobs_of=jobs_of,
             orders=orders or NothingAnnounced(),
-            recorder=recorder,
+            recorder=None if recording is None else ReadRecorder(recording, cache, clock),
             before_recording=self._count_earlier,
             tick=cache.tick,
         )
@@ -171,8 +166,13 @@ class Engine:
         number = first // self.page_size if meta is None else only_page(request, meta, self.page_size)
         if number is None:
             return None
-        if meta is not None and self.cache.find(Page(request.ref, meta.etag, number)) is not None:
-            return None
+        if meta is not None:
+            part = None if request.range is None else span_needed(request, meta)
+            if (
+                self.cache.find(self.cache.record_with(Page(request.ref, meta.etag, number), part))
+                is not None
+            ):
+                return None
         if reads is not None and self._filling.flights.busy(request.ref, number):
             return None
         reading = self._new_reading(request)

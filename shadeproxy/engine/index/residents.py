@@ -27,6 +27,7 @@ from shadeproxy.engine.index.columns import (
 )
 from shadeproxy.engine.index.hash_table import page_hash, page_table
 from shadeproxy.engine.index.members import Members, Slots
+from shadeproxy.engine.index.other_pages import OtherPages
 from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.location import record_bytes
 from shadeproxy.tiers.rows import Rows
@@ -47,8 +48,7 @@ class Residents:
         self.occupant = self._index.find
         """Return the slot of page (object hash, number), or None. Its version and state do not matter."""
         self._free: list[int] = []
-        self.other_pages: dict[int, set[int]] = {}
-        """Numbers of an object's pages except page 0, readable or being written, by object hash."""
+        self.other_pages = OtherPages()
         self.unread: set[int] = set()
         """Slots of pages that were prefetched on a guess and not read yet."""
         self.members = [Members() for _ in range(tiers)]
@@ -130,9 +130,11 @@ class Residents:
         slot = self._index.find(object_hash, 0)
         if slot is not None and self._etags[slot] != etag:
             return True
-        return object_hash in self.other_pages and any(
-            self._etags[slot] != etag for slot in self.pages_of(object_hash)
-        )
+        if (others := self.other_pages.get(object_hash)) is None:
+            return False
+        if others.etag is not None:
+            return others.etag != etag
+        return any(self._etags[slot] != etag for slot in self.pages_of(object_hash))
 
     def ready(self) -> Slots:
         """Return all slots with a readable page."""
@@ -180,7 +182,7 @@ class Residents:
         added = self._index.add(slot)
         assert added, "page added twice"
         if number:
-            self.other_pages.setdefault(object_hash, set()).add(number)
+            self.other_pages.note(object_hash, number, etag)
         generation = self.generations[slot] + 1
         REST_HEAD.pack_into(self._rest_rows, slot * REST.itemsize, body_bytes, validated_s, generation)
         self._unverified[slot] = False
@@ -224,7 +226,8 @@ class Residents:
         added = self._index.add(*slots.tolist())
         assert added == len(slots), "page added twice"
         for at in pages.number.nonzero()[0].tolist():
-            self.other_pages.setdefault(int(pages.object_hash[at]), set()).add(int(pages.number[at]))
+            hashed, number, etag = pages.object_hash[at], pages.number[at], pages.etag[at]
+            self.other_pages.note(int(hashed), int(number), int(etag))
 
     def ready_again(self, slots: Slots, tier: int, locations: NDArray[np.int64]) -> None:
         """Make pages readable in the tier, after ``add_many`` or ``take_over``."""
@@ -261,8 +264,8 @@ class Residents:
         entered = np.fromiter((self._index.add(slot) for slot in slots.tolist()), np.bool_, len(rows))
         self._free.extend(slots[~entered].tolist())
         slots, mine = slots[entered], rows[entered]
-        for hashed, number in mine[["object_hash", "number"]][mine["number"] > 0].tolist():
-            self.other_pages.setdefault(hashed, set()).add(number)
+        for hashed, number, etag in mine[["object_hash", "number", "etag"]][mine["number"] > 0].tolist():
+            self.other_pages.note(hashed, number, etag)
         for name in ("etag", "location", "body_bytes", "uses", "validated_s"):
             getattr(self, name)[slots] = mine[name]
         self.record_bytes[slots] = record_bytes(mine["location"])
@@ -373,10 +376,7 @@ class Residents:
             if self.share is not None:
                 self.share.hide(slot, object_hash, number)
             if number:
-                others = self.other_pages[object_hash]
-                others.discard(number)
-                if not others:
-                    del self.other_pages[object_hash]
+                self.other_pages.drop(object_hash, number)
 
     def _show(self, slot: int) -> None:
         if self.share is not None and not self.unverified[slot]:

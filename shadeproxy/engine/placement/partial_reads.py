@@ -6,6 +6,9 @@ fetched whole, unless that would hold up its reader: the rest of the page is lon
 will be read soon (docs/adr/0081).
 """
 
+from enum import Enum
+
+from shadeproxy.core.ranges import part_number
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.index.hash_table import page_hash
 from shadeproxy.engine.placement.candidates import RECORD_BYTES
@@ -20,8 +23,16 @@ more bytes that are none of its own.
 """
 
 
+class Fetch(Enum):
+    """What to fetch for a read of a part of a page. ``STORED_PART``: fetch the part alone, and store it."""
+
+    PAGE = "page"
+    PART = "part"
+    STORED_PART = "stored part"
+
+
 class PartialReads:
-    """Decides whether a read of a part of a page fetches only that part. Call it only for a page that is not
+    """Decides what a read of a part of a page fetches. Call it only for a page and a part that are not
     resident, and for a part that is not on its way.
     """
 
@@ -30,18 +41,20 @@ class PartialReads:
         self._pins = pins
         self._density = PageDensity()
 
-    def alone(
+    def fetch(
         self,
         ref: ObjectRef,
         number: int,
         group: int,
         *,
+        first: int,
         page_bytes: int,
         part: Span,
         explained: bool,
         busy: bool,
-    ) -> bool:
-        """Return whether to fetch only ``part`` of a page of ``page_bytes``. Note the miss before this call.
+    ) -> Fetch:
+        """Decide what to fetch for ``part`` of a page of ``page_bytes``, which begins at byte ``first`` of
+        the object. Note the miss before this call.
 
         ``explained``: True if an order or scores explain the read. ``busy``: True if other parts of the page
         are on their way.
@@ -49,12 +62,23 @@ class PartialReads:
         saved_bytes = page_bytes - part.length
         # The checksum of a short object can be verified only if it is read whole.
         if saved_bytes < REQUEST_BYTES or (busy and saved_bytes < LONG_BYTES):
-            return False
+            return Fetch.PAGE
         hashed, size = object_hash(ref), page_bytes + RECORD_BYTES
         share, pinned = part.length / page_bytes, self._pins.covers(ref)
-        if not self._placement.admits(hashed, number, size, pinned=pinned, part=share):
-            return True
-        if pinned or explained or saved_bytes < LONG_BYTES:
-            return False
-        page = page_hash(hashed, number)
-        return self._density.reads_alone(page, group, page_bytes=page_bytes, part=part)
+        admitted = self._placement.admits(hashed, number, size, pinned=pinned, part=share)
+        if admitted and (pinned or explained or saved_bytes < LONG_BYTES):
+            return Fetch.PAGE
+        if saved_bytes < LONG_BYTES:
+            return Fetch.PART
+        if admitted:
+            page = page_hash(hashed, number)
+            if not self._density.reads_alone(page, group, page_bytes=page_bytes, part=part):
+                return Fetch.PAGE
+        if (stored := part_number(first + part.start)) is None:
+            return Fetch.PART
+        # The part has a history of its own, so that it is kept if it is read again, although its page is not.
+        self._placement.note_part(hashed, stored, group)
+        size = part.length + RECORD_BYTES
+        return (
+            Fetch.STORED_PART if self._placement.admits(hashed, stored, size, pinned=pinned) else Fetch.PART
+        )

@@ -130,6 +130,11 @@ class Placement:
             page = page_hash(object_hash, number) if number else object_hash
             self.histories.missed(page, group, self.tick)
 
+    def note_part(self, object_hash: int, number: int, group: int) -> None:
+        """Add a read to the history of a part that may be stored. ``note_miss`` has counted the read."""
+        if self._policy.learns:
+            self.histories.missed(page_hash(object_hash, number), group, self.tick)
+
     # ------------------------------------------------------------------ decisions
 
     def admits(

@@ -7,7 +7,7 @@ from shadeproxy.core.errors import OriginError, Overloaded, ShadeProxyError, Tie
 from shadeproxy.core.ranges import pages_of, span_within
 from shadeproxy.core.types import ObjectMeta, Span
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
-from shadeproxy.engine.storage.disk_page import DiskPage
+from shadeproxy.engine.storage.disk_page import DiskPage, PageBody, StoredPart
 
 
 class PagedReading(Protocol):
@@ -27,11 +27,11 @@ class PagedReading(Protocol):
         """Count the demand read of ``span``, once."""
         ...
 
-    async def page(self, number: int, stop: int) -> memoryview | DiskPage | Flight:
+    async def page(self, number: int, stop: int) -> PageBody | Flight:
         """Return a page of the answer: its bytes if it is resident, otherwise the flight that fetches it."""
         ...
 
-    async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | DiskPage | None:
+    async def late_page(self, number: int, error: ShadeProxyError) -> PageBody | None:
         """Return the bytes of a page from its tier, after its flight failed with ``error``. Such a page came
         by a flight only because its tier was slow. None: no tier has the page.
         """
@@ -53,9 +53,7 @@ class Body:
         self._page_size = page_size
         self._numbers = pages_of(span, page_size)
         self._number = self._numbers.start
-        self._page: memoryview | DiskPage | Flight | None = (
-            None  # The current page; None before it is opened.
-        )
+        self._page: PageBody | Flight | None = None  # The current page; None before it is opened.
         self._position = self._stop = 0  # The wanted bytes of the current page that are still to come.
         self._started = False
         self._begun = False  # True if a piece of the current page has come.
@@ -86,7 +84,7 @@ class Body:
             self._number += 1
         return piece
 
-    async def _next_piece(self, page: memoryview | DiskPage | Flight) -> memoryview | None:
+    async def _next_piece(self, page: PageBody | Flight) -> memoryview | None:
         """Return the next bytes of ``page``, the current page. Return None if ``_page`` has changed."""
         if isinstance(page, memoryview):
             return page[self._position : self._stop]
@@ -102,13 +100,13 @@ class Body:
         except TierError:
             self._page = None  # The bytes have left the page cache, so open the page again.
             return None
-        if isinstance(page, DiskPage) or not self._reading.detached.many:
+        if isinstance(page, DiskPage | StoredPart) or not self._reading.detached.many:
             return piece
         return memoryview(bytes(piece))
 
     async def _late_page(
-        self, page: Flight | DiskPage, error: ShadeProxyError
-    ) -> memoryview | DiskPage | None:
+        self, page: Flight | DiskPage | StoredPart, error: ShadeProxyError
+    ) -> PageBody | None:
         # If bytes of a doubtful flight were passed on, they may be wrong. No other copy of the page can
         # repair that, so the answer must end with an error.
         if page.doubtful and self._begun:
@@ -122,7 +120,7 @@ class Body:
             self._reading.done(self._number)
         self._number = self._numbers.stop
 
-    async def _open_page(self) -> memoryview | DiskPage | Flight:
+    async def _open_page(self) -> PageBody | Flight:
         """Open the page whose bytes are wanted next. If some of them have come, only the rest is wanted."""
         number, span = self._number, self._span
         if self._begun and self._reading.deadline is not None:

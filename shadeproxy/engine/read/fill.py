@@ -11,10 +11,11 @@ from functools import partial
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import ReadBounds
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.ranges import page_span
+from shadeproxy.core.ranges import page_span, part_number
 from shadeproxy.core.tracing import READER
 from shadeproxy.core.types import Intent, JobContext, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.engine.freshness.versions import Versions
+from shadeproxy.engine.placement.partial_reads import Fetch
 from shadeproxy.engine.read.callback_fill import fill_at_once
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 from shadeproxy.engine.read.flight_filler import READAHEAD_SHARE, FlightFiller
@@ -98,14 +99,14 @@ class PageFiller:
         the origin's link is charged.
         """
         READER.set(job or ref)
-        part_only = False
+        fetch = Fetch.PAGE
         if late:
-            part_only = part is not None
+            fetch = Fetch.PAGE if part is None else Fetch.PART
         elif intent is Intent.DEMAND:
             self._cache.miss(ref, number, explained=explained)
             self.observer.note_wanted(ref, number)
             if part is not None and meta is not None:
-                part_only = self._takes_part(ref, number, meta, part, explained=explained)
+                fetch = self._fetch_of(ref, number, meta, part, explained=explained)
         flight, coalesced = self.flights.join(
             ref,
             number,
@@ -114,7 +115,8 @@ class PageFiller:
             intent,
             wanted=None if meta is None else meta.etag,
             part=part,
-            part_only=part_only,
+            part_only=fetch is not Fetch.PAGE,
+            stored_as=self._stored_as(number, part, fetch),
             at_once=partial(
                 fill_at_once, self.filler, meta, self._callback_reads if reads is None else reads
             ),
@@ -156,7 +158,9 @@ class PageFiller:
             assert taken, "no fill waits and there is room"
         self._cache.miss(ref, number, explained=explained)
         self.observer.note_wanted(ref, number)
-        part_only = part is not None and self._takes_part(ref, number, meta, part, explained=explained)
+        fetch = Fetch.PAGE
+        if part is not None:
+            fetch = self._fetch_of(ref, number, meta, part, explained=explained)
         flight, _ = self.flights.join(
             ref,
             number,
@@ -164,7 +168,8 @@ class PageFiller:
             partial(self.filler.fill, meta),
             wanted=meta.etag,
             part=part,
-            part_only=part_only,
+            part_only=fetch is not Fetch.PAGE,
+            stored_as=self._stored_as(number, part, fetch),
         )
         if not running:
             flight.budget_bytes = length if flight.part is None else flight.part.length
@@ -172,20 +177,33 @@ class PageFiller:
         self._demand(flight)
         return flight
 
-    def _takes_part(
+    def _fetch_of(
         self, ref: ObjectRef, number: int, meta: ObjectMeta, part: Span, *, explained: bool
-    ) -> bool:
-        """Return whether to fetch only ``part`` of a missing page. The caller has noted the miss before."""
+    ) -> Fetch:
+        """Return what to fetch for ``part`` of a missing page. The caller has noted the miss before."""
         busy = self.flights.busy(ref, number)
         # If bytes of the part are on their way, several readers want them. So fetch the whole page, which
         # then serves all of them, or join the flight that serves all of the part.
         if busy and self.flights.overlaps(ref, number, part):
-            return False
-        page_bytes = page_span(number, self._page_size, meta.size).length
+            return Fetch.PAGE
+        page = page_span(number, self._page_size, meta.size)
         self._before_deciding()
-        return self._cache.fetches_part_only(
-            ref, number, page_bytes=page_bytes, part=part, explained=explained, busy=busy
+        return self._cache.partial.fetch(
+            ref,
+            number,
+            self._cache.groups.of(ref),
+            first=page.start,
+            page_bytes=page.length,
+            part=part,
+            explained=explained,
+            busy=busy,
         )
+
+    def _stored_as(self, number: int, part: Span | None, fetch: Fetch) -> int | None:
+        """Return the number under which a flight stores ``part`` of a page; see ``Flight.stored_as``."""
+        if part is None or fetch is not Fetch.STORED_PART:
+            return None
+        return part_number(number * self._page_size + part.start)
 
     def _demand(self, flight: Flight) -> None:
         """Turn a prefetch that a reader has joined into a demand read, with the priority of a demand read."""

@@ -219,8 +219,8 @@ class FlightFiller:
             flight.publishable = self._versions.prove(flight.ref, flight.meta, flight.began)
 
     def _keeps(self, flight: Flight) -> bool:
-        """Return whether to store the bytes of a flight. A part is never stored, and counts as a bypass."""
-        if flight.part is not None:
+        """Return whether to store the bytes of a flight. A part that is not stored counts as a bypass."""
+        if flight.part is not None and flight.stored_as is None:
             self._stats.record_bypass()
             return False
         return flight.publishable and len(flight.buffer) > 0 and (flight.kept or self._is_lost(flight))
@@ -240,7 +240,7 @@ class FlightFiller:
             flight.publishable = self._versions.prove(flight.ref, flight.meta, flight.began)
         if (
             not (flight.publishable and flight.filled)
-            or flight.part is not None
+            or (flight.part is not None and flight.stored_as is None)
             or not (flight.kept or self._is_lost(flight))
         ):
             self._keeps(flight)

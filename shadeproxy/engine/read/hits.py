@@ -62,7 +62,7 @@ def is_good(handle: PageHandle, stamps: memoryview, now_s: float = -inf, *, touc
 class _Piece(NamedTuple):
     slot: int
     within: Span
-    """The wanted bytes, within the page."""
+    """The wanted bytes, within the page or the stored part."""
 
 
 class Hits:
@@ -268,9 +268,16 @@ class Hits:
         pieces: list[_Piece] = []
         for number in numbers:
             slot = self._cache.find(Page(ref, meta.etag, number))
+            within = span_within(span, number, self.page_size, meta.size)
+            if slot is None:
+                if span.length == meta.size:
+                    return None  # Of an object that is read whole no part is stored.
+                start = number * self.page_size + within.start
+                slot = self._cache.find_part(ref, meta.etag, Span(start, start + within.length))
+                within = Span(0, within.length)
             if slot is None:
                 return None
-            pieces.append(_Piece(slot, span_within(span, number, self.page_size, meta.size)))
+            pieces.append(_Piece(slot, within))
         return pieces
 
     def _source(self, pieces: list[_Piece]) -> Source:

@@ -5,6 +5,9 @@ from shadeproxy.core.errors import RangeNotSatisfiable
 from shadeproxy.core.ranges import pages_of
 from shadeproxy.core.types import ObjectMeta, Span
 from shadeproxy.engine.base import NO_CONDITIONS, ReadRequest
+from shadeproxy.engine.freshness.unidentified import serves
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.origin.base import OriginRead
 
 
 def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
@@ -34,3 +37,17 @@ def only_page(request: ReadRequest, meta: ObjectMeta, page_size: int) -> int | N
     """Return the number of the page that ``request`` needs; None if it needs several pages, or none."""
     numbers = pages_of(span_needed(request, meta), page_size)
     return numbers.start if len(numbers) == 1 else None
+
+
+def claim_passed(flight: Flight | None, request: ReadRequest) -> OriginRead | None:
+    """Take over the origin's answer from a flight that cannot store it, and return the answer. Return None if
+    the answer lacks wanted bytes. The answer stays valid until the flight is left.
+    """
+    read = None if flight is None else flight.passed
+    if flight is None or read is None or flight.upstream != request.upstream:
+        return None
+    assert read.pass_on is not None, "an answer that can be stored is no answer to pass on"
+    if not serves(read, request.range, span_needed(request, read.meta)):
+        return None
+    flight.passed = None
+    return read if read.pass_on.admit() else None

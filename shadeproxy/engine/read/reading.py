@@ -18,17 +18,17 @@ from shadeproxy.core.errors import (
     TierError,
     Unidentified,
 )
-from shadeproxy.core.ranges import page_span, pages_of, span_within
+from shadeproxy.core.ranges import is_part, page_span, pages_of, span_within
 from shadeproxy.core.tracing import RELAYED
 from shadeproxy.core.types import Intent, ObjectMeta, Page, Source, Span
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.freshness.unidentified import PassedBody, serves
+from shadeproxy.engine.freshness.unidentified import PassedBody
 from shadeproxy.engine.read.body import Body
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
-from shadeproxy.engine.read.needed import span_needed
+from shadeproxy.engine.read.needed import claim_passed, span_needed
 from shadeproxy.engine.read.pending_loads import PendingLoads
-from shadeproxy.engine.storage.disk_page import DiskPage
+from shadeproxy.engine.storage.disk_page import PageBody, StoredPart
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.origin.base import CallbackOrigin, OriginRead
 
@@ -68,7 +68,7 @@ class EngineReading:
         """The loads of pages of ``_late`` that go on; None if there were none."""
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
-        self._loaded: tuple[int, memoryview | DiskPage] | None = None
+        self._loaded: tuple[int, PageBody] | None = None
         self.explained = False
         """True if an order, scores or an earlier try explain the read. Page histories do not count an
         explained read.
@@ -134,24 +134,10 @@ class EngineReading:
         try:
             self._meta = (await self._flight(number)).meta
         except Unidentified:
-            self._passed = read = self._claimed(number)
+            self._passed = read = claim_passed(self.joined.get(number), self.request)
             if read is None:
                 raise
             self._meta, self.source = read.meta, Source.BYPASS
-
-    def _claimed(self, number: int) -> OriginRead | None:
-        """Take over the origin's answer from a flight that cannot store it, and return the answer. Return
-        None if the answer lacks wanted bytes. The answer stays valid until the flight is left.
-        """
-        flight = self.joined.get(number)
-        read = None if flight is None else flight.passed
-        if flight is None or read is None or flight.upstream != self.request.upstream:
-            return None
-        assert read.pass_on is not None, "an answer that can be stored is no answer to pass on"
-        if not serves(read, self.request.range, span_needed(self.request, read.meta)):
-            return None
-        flight.passed = None
-        return read if read.pass_on.admit() else None
 
     async def open_known(self, meta: ObjectMeta, span: Span) -> None:
         """Find the source of ``span``. Start the flight of the first page of ``span`` that is missing."""
@@ -164,7 +150,7 @@ class EngineReading:
             if number in self.joined:
                 await self._flight(number)  # The flight that ``begin`` started.
                 return
-            slot = self._cache.find(Page(self.request.ref, meta.etag, number))
+            slot = self._cache.find(self._record(number))
             source = None if slot is None else self._cache.source(slot)
             # Load the first page before the answer begins. If the page proves damaged, the answer's head can
             # still name the origin.
@@ -177,12 +163,13 @@ class EngineReading:
 
     def body(self, span: Span) -> AsyncIterator[memoryview]:
         """Yield the bytes of ``span``, see ``Reading.body``."""
-        self._span = span
+        if span != self._span:
+            self._span, self._loaded = span, None  # A stored part may have too few bytes.
         if self._passed is not None:
             return PassedBody(self._passed, span, self._count_passed)
         return Body(self, span, self._page_size)
 
-    async def page(self, number: int, stop: int) -> memoryview | DiskPage | Flight:
+    async def page(self, number: int, stop: int) -> PageBody | Flight:
         """Return a page of the answer: its bytes, or the flight that fetches them. Call ``done`` afterwards
         to leave the flight.
 
@@ -263,7 +250,7 @@ class EngineReading:
             raise ObjectChanged(f"{self.request.ref} changed while it was read")
         return flight
 
-    async def _flight_or_page(self, number: int) -> Flight | memoryview | DiskPage:
+    async def _flight_or_page(self, number: int) -> Flight | PageBody:
         """Return the flight of a page, once it is opened. If the origin failed and a slow tier has the page,
         return its bytes instead.
         """
@@ -279,7 +266,7 @@ class EngineReading:
         """Return the deadline for the first byte of a page from the origin."""
         return self._late.get(number, self.deadline)
 
-    async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | DiskPage | None:
+    async def late_page(self, number: int, error: ShadeProxyError) -> PageBody | None:
         """Leave the flight of a page, which failed with ``error``. If the page came by a flight only because
         its tier was slow, read it from that tier now. Return None if no tier has the page in the opened
         version.
@@ -305,22 +292,22 @@ class EngineReading:
             self._loaded = (number, page)
         return page is not None
 
-    async def _resident(self, number: int) -> memoryview | DiskPage | None:
+    async def _resident(self, number: int) -> PageBody | None:
         """Note the demand read of a page, and return its body from its tier; None if no tier has it."""
         loaded, self._loaded = self._loaded, None
         page = None if loaded is None or loaded[0] != number else loaded[1]
-        if page is None or (isinstance(page, DiskPage) and not page.is_resident):
+        if page is None or (not isinstance(page, memoryview) and not page.is_resident):
             page = await self._load(number)
         if page is not None and self.request.intent is Intent.DEMAND and number not in self._late:
-            view = page.view if isinstance(page, DiskPage) else page
-            self._cache.use(Page(self.request.ref, self.meta.etag, number), view, explained=self.explained)
+            view = page if isinstance(page, memoryview) else page.view
+            self._cache.use(self._record(number), view, explained=self.explained)
         return page
 
-    async def _load(self, number: int, *, late: bool = False) -> memoryview | DiskPage | None:
+    async def _load(self, number: int, *, late: bool = False) -> PageBody | None:
         """Return the body of a page from its tier. Return None if no tier has the page, or the tier hangs.
         Unless ``late``, return None also if the tier is too slow.
         """
-        page, deadline = Page(self.request.ref, self.meta.etag, number), self.deadline
+        page, deadline = self._record(number), self.deadline
         if (slot := self._cache.find(page)) is None:
             return None
         if late or self.request.intent is not Intent.DEMAND or not self._cache.is_behind(slot):
@@ -328,7 +315,9 @@ class EngineReading:
             limit = deadline if late or deadline is None else deadline.half()
             self.loads = self.loads or PendingLoads(self._cache)
             try:
-                return await self.loads.view(number, slot, limit)
+                body = await self.loads.view(number, slot, limit)
+                part = self._part(number) if is_part(page.number) else None
+                return body if part is None else StoredPart(body, part.start)
             except TierError:
                 return None  # The cache has counted this, and dropped the page: it is now a miss.
             except DeadlineExceeded:
@@ -376,6 +365,12 @@ class EngineReading:
         )
         self.joined[number] = flight
         return flight, coalesced
+
+    def _record(self, number: int) -> Page:
+        """Return the resident record with the wanted bytes of a page; see ``PageCache.record_with``."""
+        part, first = self._part(number), number * self._page_size
+        wanted = None if part is None else Span(first + part.start, first + part.stop)
+        return self._cache.record_with(Page(self.request.ref, self.meta.etag, number), wanted)
 
     def _part(self, number: int) -> Span | None:
         """Return the wanted span within a page. None: the whole page, or a span that is not known yet."""

@@ -84,21 +84,30 @@ class SingleFlight:
         wanted: str | None = None,
         part: Span | None = None,
         part_only: bool = False,
+        stored_as: int | None = None,
         at_once: Callable[[Flight], bool] = lambda _flight: False,
     ) -> tuple[Flight, bool]:
         """Join a flight of a page, or at least of the span ``part`` within the page, in the version
         ``wanted`` (an ETag; None: any).
 
         If there is no such flight, start one. It is filled by callbacks if ``at_once`` returns True,
-        otherwise by a task that runs ``fill``. ``part_only``: fetch only ``part``. Return the flight, and
-        whether it was running already. The caller must ``leave`` the flight once.
+        otherwise by a task that runs ``fill``. ``part_only``: fetch only ``part``. ``stored_as``: see
+        ``Flight.stored_as``. Return the flight, and whether it was running already. The caller must ``leave``
+        the flight once.
         """
         others = self._flights.get((ref, number))
         flight = None if others is None else self.find_serving(ref, number, wanted, part)
         coalesced = flight is not None
         if flight is None:
             flight = Flight(
-                ref, number, upstream, intent, wanted, part=part if part_only else None, pace=self._pace
+                ref,
+                number,
+                upstream,
+                intent,
+                wanted,
+                part=part if part_only else None,
+                stored_as=stored_as,
+                pace=self._pace,
             )
             self._flights.setdefault((ref, number), []).append(flight)
             self.live.setdefault(ref, set()).add(flight)

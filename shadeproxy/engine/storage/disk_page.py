@@ -55,3 +55,38 @@ class DiskPage:
         head, tail = self._head[position:until], self._tail[max(position - edge, 0) : max(until - edge, 0)]
         middle = self.view[max(position, EDGE_BYTES) : min(until, edge)]
         return memoryview(b"".join((head, middle, tail)))
+
+
+class StoredPart:
+    """The body of a stored part of a page. Its positions count from the start of the page, as those of a page
+    do. ``start``: position of its first byte.
+    """
+
+    __slots__ = ("_body", "_start")
+
+    doubtful = False
+
+    def __init__(self, body: memoryview | DiskPage, start: int) -> None:
+        self._body = body
+        self._start = start
+
+    @property
+    def view(self) -> memoryview:
+        """The body of the part."""
+        return self._body if isinstance(self._body, memoryview) else self._body.view
+
+    @property
+    def is_resident(self) -> bool:
+        """True if the body can still be touched without waiting."""
+        return isinstance(self._body, memoryview) or self._body.is_resident
+
+    async def piece(self, position: int, stop: int, deadline: Deadline | None) -> memoryview:
+        """Return the next bytes of ``[position, stop)``; see ``DiskPage.piece``."""
+        position, stop = position - self._start, stop - self._start
+        if isinstance(self._body, memoryview):
+            return self._body[position:stop]
+        return await self._body.piece(position, stop, deadline)
+
+
+PageBody = memoryview | DiskPage | StoredPart
+"""The body of a resident page, or of a stored part of it."""

@@ -11,6 +11,7 @@ from shadeproxy.core.errors import DeadlineExceeded, TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.off_loop import OffLoop, at_once
+from shadeproxy.core.ranges import part_number
 from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page, Span
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
@@ -106,7 +107,8 @@ class PageCache:
         )
         self.distrust = Distrust(self.residents, self.recovery.mark_all_stale, off_loop).mark_all
         self.listing = Listing(self.residents, self.groups, self._places, self.recovery, media)
-        self._partial = PartialReads(self.placement, self.pins)
+        self.partial = PartialReads(self.placement, self.pins)
+        """Decides what reads of parts of pages fetch. Flush the access log before."""
         self.insert_many = PageAdmission(
             self.residents,
             media,
@@ -156,19 +158,20 @@ class PageCache:
         """Note a demand read of a missing page."""
         self.placement.note_miss(object_hash(ref), number, self.groups.of(ref), explained=explained)
 
-    def fetches_part_only(
-        self, ref: ObjectRef, number: int, *, page_bytes: int, part: Span, explained: bool, busy: bool
-    ) -> bool:
-        """Return the result of ``PartialReads.alone``. Flush the access log before."""
-        return self._partial.alone(
-            ref,
-            number,
-            self.groups.of(ref),
-            page_bytes=page_bytes,
-            part=part,
-            explained=explained,
-            busy=busy,
-        )
+    def find_part(self, ref: ObjectRef, etag: str, span: Span) -> int | None:
+        """Return the slot of a stored part of a page that begins with ``span``; None if there is none."""
+        number = part_number(span.start)
+        slot = None if number is None else self.find(Page(ref, etag, number))
+        return None if slot is None or self.residents.body_bytes[slot] < span.length else slot
+
+    def record_with(self, page: Page, span: Span | None) -> Page:
+        """Return the resident record that has ``span`` of the object: ``page``, or a stored part of it. If
+        there is none, or ``span`` is None, return ``page``.
+        """
+        if span is None or self.find(page) is not None:
+            return page
+        slot = self.find_part(page.ref, page.etag, span)
+        return page if slot is None else page._replace(number=int(self.residents.number[slot]))
 
     async def recall(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """Return an object's metadata and time of validation, from the record of its first page; or None."""

@@ -12,6 +12,7 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.placement.partial_reads import Fetch
 from shadeproxy.engine.read.prefetch_port import Need
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
@@ -309,14 +310,17 @@ async def get_chunk(bench, spec):
 
 @pytest.mark.parametrize("policy", ["default", "lru"])
 async def test_small_reads_all_over_long_pages_cost_what_they_ask_for(make_roomy, policy):
-    """Readers of a few columns come for the same two parts of each page in every epoch."""
+    """Readers of a few columns come for the same two parts of each page in every epoch. The parts are
+    stored.
+    """
     bench = await make_roomy(policy=policy)
-    for _epoch in range(3):
+    for epoch in range(3):
         for page in range(8):
             for number in range(2):
-                assert await get_chunk(bench, chunk(page, number)) is Source.ORIGIN
+                source = await get_chunk(bench, chunk(page, number))
+                assert source is (Source.RAM if epoch else Source.ORIGIN)
         await bench.settle()
-    assert asked(bench) == 3 * 8 * 2 * CHUNK
+    assert asked(bench) == 8 * 2 * CHUNK
 
 
 async def test_small_reads_at_the_same_time_are_as_cheap(make_roomy):
@@ -374,9 +378,9 @@ async def test_announced_reads_and_pinned_objects_get_the_page(make_roomy):
     assert await get_chunk(bench, chunk(1, 2)) is Source.RAM
     await bench.unpin("k")
     part, meta = Span(0, CHUNK), bench.engine.usable_now(ReadRequest(ObjectRef("b", "k")))
-    filler = bench.engine._filling
-    assert not filler._takes_part(ObjectRef("b", "k"), 3, meta, part, explained=True)
-    assert filler._takes_part(ObjectRef("b", "k"), 3, meta, part, explained=False)
+    fetch_of = bench.engine._filling._fetch_of
+    assert fetch_of(ObjectRef("b", "k"), 3, meta, part, explained=True) is Fetch.PAGE
+    assert fetch_of(ObjectRef("b", "k"), 3, meta, part, explained=False) is Fetch.STORED_PART
 
 
 async def test_pages_that_are_demoted_meanwhile_do_not_take_the_memory_of_what_is_read_ahead(make_bench):
