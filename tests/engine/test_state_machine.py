@@ -23,7 +23,7 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectRef, Source, Span, Upstream
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.placement import partial_reads
+from shadeproxy.engine.placement import density, partial_reads
 from shadeproxy.engine.placement.pins import PinnedPrefix, Pins
 from shadeproxy.engine.rules import Freshness, Rule, Rules
 from shadeproxy.engine.storage.medium import Medium
@@ -103,14 +103,18 @@ class EngineMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.origin = Accounts(self.clock)
         self.pinned = set()
-        # Pages are so short here that the usual limit would prevent all partial reads.
-        self.least_saved_bytes, partial_reads._LEAST_SAVED_BYTES = partial_reads._LEAST_SAVED_BYTES, PAGE // 4
+        # Pages are so short here that the usual limits would prevent all partial reads.
+        self.patches = pytest.MonkeyPatch()
+        self.patches.setattr(partial_reads, "REQUEST_BYTES", PAGE // 4)
+        self.patches.setattr(density, "REQUEST_BYTES", 0)
 
     def run(self, coroutine):
         return self.loop.run_until_complete(coroutine)
 
-    @initialize(policy=st.sampled_from(sorted(POLICIES)), disk=st.booleans())
-    def start(self, policy, disk):
+    @initialize(policy=st.sampled_from(sorted(POLICIES)), disk=st.booleans(), stores_parts=st.booleans())
+    def start(self, policy, disk, stores_parts):
+        if stores_parts:
+            self.patches.setattr(partial_reads, "LONG_BYTES", PAGE // 4)
         self.policy, self.disk = policy, disk
         self.open()
 
@@ -353,7 +357,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.assert_quiescent()
 
     def teardown(self):
-        partial_reads._LEAST_SAVED_BYTES = self.least_saved_bytes
+        self.patches.undo()
         if hasattr(self, "engine"):
             self.run(self.engine.aclose())
             self.run(self.cache.recovered())

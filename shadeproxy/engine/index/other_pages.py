@@ -5,7 +5,7 @@ as fast as one with two.
 """
 
 
-class OtherNumbers(set[int]):
+class ObjectPages(set[int]):
     """Numbers of an object's pages except page 0. ``etag``: hash of the ETag that all of them have; None if
     they were of several versions once.
     """
@@ -17,14 +17,14 @@ class OtherNumbers(set[int]):
         self.etag: int | None = etag
 
 
-class OtherPages(dict[int, OtherNumbers]):
+class OtherPages(dict[int, ObjectPages]):
     """Numbers of pages except page 0, readable or being written, by object hash."""
 
     def note(self, object_hash: int, number: int, etag: int) -> None:
         """Add a page of version ``etag`` (a hash)."""
         numbers = self.get(object_hash)
         if numbers is None:
-            numbers = self[object_hash] = OtherNumbers(etag)
+            numbers = self[object_hash] = ObjectPages(etag)
         elif numbers.etag != etag:
             numbers.etag = None
         numbers.add(number)

@@ -3,7 +3,7 @@
 Laws: plain defs. The decision is made before the flight starts, from the state at that moment. The page is
 fetched whole if fetching only the part would save less than 64 KiB. A page that would win a place is also
 fetched whole, unless that would hold up its reader: the rest of the page is long, and nothing shows that it
-will be read soon (docs/adr/0081).
+will be read soon. Then the part is stored alone (docs/adr/0081).
 """
 
 from enum import Enum
@@ -18,13 +18,13 @@ from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.hints.hashing import object_hash
 
 LONG_BYTES = 512 * 1024
-"""On slow links of today so many bytes take about as long as a request. A reader is not made to wait for
-more bytes that are none of its own.
+"""A link of some 50 MB/s carries these bytes in the time of a request. A reader does not wait for more bytes
+that are none of its own.
 """
 
 
 class Fetch(Enum):
-    """What to fetch for a read of a part of a page. ``STORED_PART``: fetch the part alone, and store it."""
+    """The choices for a read of a part of a page. ``STORED_PART``: fetch the part alone, and store it."""
 
     PAGE = "page"
     PART = "part"

@@ -30,10 +30,7 @@ from shadeproxy.tiers.location import SEGMENT_SPAN_BYTES, byte_spans, numbers_of
 from shadeproxy.tiers.tier import Tier
 
 _WORTH_ROWS = 2  # From this number of pages on, without histories, columns of the index cost less than rows.
-_RESERVE_TRIES = 64
-_DEMOTIONS = 32
-_LONG = 8
-_TRIES_BEFORE_RUNS = 2
+_RESERVE_TRIES, _TRIES_BEFORE_RUNS, _DEMOTIONS, _LONG = 64, 2, 32, 8
 _MOST_UNREAD = 0.5  # share of the capacity for prefetched pages; pages that are read again need places too
 _ROUNDING = 4096  # bytes that a tier may need more, because some records must begin on a block
 _SPARE_BYTES = 64 * 1024  # room for blocks that a page on its way shares with no other page
@@ -205,8 +202,8 @@ class Placement:
 
     def pin_room_bytes(self, index: int) -> int:
         """Return the bytes of further pages that may be pinned in a tier; negative if the tier has shrunk."""
-        held_bytes = self._residents.members[index].pinned_bytes
-        return int(PINNED_SHARE * self._tiers[index].limit_bytes) - held_bytes
+        most_bytes = int(PINNED_SHARE * self._tiers[index].limit_bytes)
+        return most_bytes - self._residents.members[index].pinned_bytes
 
     def pin(self, slot: int) -> bool:
         """Pin a page of a tier. Return False, with nothing changed, if too many bytes would be pinned."""
@@ -328,8 +325,7 @@ class Placement:
         return worst
 
     def _draw(self, index: int) -> None:
-        members = self._residents.members[index].slots
-        drawn = draw_to_rank(self._rng, members)
+        drawn = draw_to_rank(self._rng, self._residents.members[index].slots)
         self._drawn[index].renew(drawn, self.keys(drawn), self.tick)
 
     def _displace_run(self, slot: int, index: int, size: int, evict: Evict) -> bool:
