@@ -19,6 +19,7 @@ from shadeproxy.api.s3.exchange import EndedRequest
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.request_log import RequestLog
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.ranges import part_start
 from shadeproxy.core.types import JobContext, ObjectRef, Source
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.placement.pins import Prefix
@@ -53,8 +54,13 @@ class EngineAdmin:
         if found is None:
             return None
         known, age, pages = found
-        cached = tuple(PageSummary(*page) for page in pages)
+        cached = tuple(self._summary(*page) for page in pages)
         return CachedObject(known.meta, cached, known.validated_s or None, _FRESHNESS[age])
+
+    def _summary(self, number: int, tier: str, size_bytes: int, pinned: bool) -> PageSummary:
+        if (start := part_start(number)) is not None:
+            number = start // self._engine.page_size
+        return PageSummary(number, tier, size_bytes, pinned, start)
 
     async def list_cached(self, place: Prefix, *, start_after: str, limit: int) -> CachedListing:
         refs, more = await self._engine.cache.listing.under(*place, start_after=start_after, limit=limit)

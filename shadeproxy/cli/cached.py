@@ -57,7 +57,7 @@ def inspect_cached(
         table.add_row(
             Text(printable(found["key"])),
             format_size(found["size"]),
-            f"{found['pages']:,} of {found['total_pages']:,}",
+            _pages(found),
             format_size(found["bytes"]),
             ", ".join(
                 name if len(found["tiers"]) == 1 else f"{name} {pages:,}"
@@ -74,6 +74,12 @@ def inspect_cached(
     console.print(table, soft_wrap=True)
     if listing["more"]:
         typer.echo(f"{listing['more']:,} more: --limit, or --start-after {printable(listing['next'])}")
+
+
+def _pages(found: Answer) -> str:
+    """Return how many pages of an object are cached, and how many parts of others."""
+    pages, parts = f"{found['pages']:,} of {found['total_pages']:,}", found.get("parts", 0)
+    return f"{pages}, {parts:,} part{'s' * (parts > 1)}" if parts else pages
 
 
 def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str]) -> Answer | None:
@@ -93,7 +99,8 @@ def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str])
         "key": key,
         "etag": found["etag"],
         "size": found["size"],
-        "pages": len(pages),
+        "pages": len(pages) - (parts := sum("start" in page for page in pages)),
+        "parts": parts,
         "total_pages": found["total_pages"],
         "bytes": sum(page["bytes"] for page in pages),
         "tiers": {tier: tiers.count(tier) for tier in dict.fromkeys(tiers)},

@@ -60,20 +60,24 @@ def content_range(span: Span, size_bytes: int) -> str:
     return f"bytes {span.start}-{span.stop - 1}/{size_bytes}"
 
 
-_STORED_PARTS = 1 << 31
+STORED_PARTS = 1 << 31
 """Pages have lower numbers, because no object has so many pages."""
+
+_MOST_START = STORED_PARTS - 1  # The number 2**32 - 1 means "every page" in the index of samples.
 
 
 def part_number(start: int) -> int | None:
     """Return the number of the record that holds a part of a page alone. ``start``: the part's first byte in
     the object. Return None if that byte is too far from the object's beginning.
     """
-    return _STORED_PARTS + start if start < _STORED_PARTS else None
+    return STORED_PARTS + start if start < _MOST_START else None
 
 
-def is_part(number: int) -> bool:
-    """Return whether a record with this number holds a part of a page alone, and not a page."""
-    return number >= _STORED_PARTS
+def part_start(number: int) -> int | None:
+    """Return the first byte of a stored part, by the number of its record. Return None if the number is that
+    of a page.
+    """
+    return number - STORED_PARTS if number >= STORED_PARTS else None
 
 
 def pages_of(span: Span, page_size: int) -> range:

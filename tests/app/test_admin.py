@@ -3,7 +3,9 @@
 import asyncio
 from types import SimpleNamespace
 
+from shadeproxy.api.control.bodies import PageSummary
 from shadeproxy.app.admin import EngineAdmin
+from shadeproxy.core.ranges import part_number
 from shadeproxy.core.types import ObjectMeta, ObjectRef
 from shadeproxy.engine.index.metadata import KnownMetadata
 from shadeproxy.engine.placement.pins import Prefix
@@ -27,6 +29,23 @@ class Cached:
         self.inspected += 1
         pages = [] if ref.key == self.gone else [(0, "ram", 10, False)]
         return KnownMetadata(ObjectMeta('"e"', 10), 12.5), Age.FRESH, pages
+
+
+async def test_a_stored_part_is_shown_with_the_number_of_its_page_and_its_first_byte():
+    engine, number = Cached(1), part_number(9_000_000)
+    engine.page_size = 4 << 20
+
+    async def inspect(_ref):
+        pages = [(0, "ram", 4 << 20, True), (number, "disk", 100, False)]
+        return KnownMetadata(ObjectMeta('"e"', 10 << 20), 12.5), Age.FRESH, pages
+
+    engine.inspect = inspect
+    admin = EngineAdmin(engine, None, ManualClock(), fetches=lambda: 1)
+    shown = await admin.inspect(ObjectRef("b", "0000"))
+    assert shown.pages == (
+        PageSummary(0, "ram", 4 << 20, pinned=True),
+        PageSummary(2, "disk", 100, pinned=False, start=9_000_000),
+    )
 
 
 async def test_a_long_list_of_cached_objects_does_not_hold_up_other_tasks():

@@ -10,6 +10,7 @@ FOUND = {
     "etag": '"e1"',
     "size": 9 << 20,
     "pages": 2,
+    "parts": 0,
     "total_pages": 3,
     "bytes": 8 << 20,
     "tiers": {"ram": 1, "disk": 1},
@@ -61,6 +62,17 @@ def test_a_key_that_is_cached_is_shown_alone_in_the_same_form(shade, control):
     result = shade("inspect", "s3://b/d/[red]a", "--json", "--url", control.url)
     assert json.loads(result.stdout) == LISTING | {"prefix": "d/[red]a", "more": 0, "next": None}
     assert control.requests == [("GET", "/v1/objects/b/d/%5Bred%5Da", None, None)]
+
+
+def test_parts_of_pages_are_counted_beside_pages(shade, control):
+    one = FOUND | {"pages": 0, "parts": 1, "key": "d/one"}
+    old = {name: value for name, value in FOUND.items() if name != "parts"}  # of a proxy of an older release
+    control.answer = (200, json.dumps(LISTING | {"objects": [FOUND | {"parts": 1200}, one, old]}))
+    result = shade("inspect", "s3://b/d/", "--url", control.url)
+    rows = [" ".join(line.split()) for line in result.stdout.splitlines() if "MiB" in line]
+    assert [row.split(" 8.0 MiB")[0].split(" 9.0 MiB ")[1] for row in rows] == [
+        "2 of 3, 1,200 parts", "0 of 3, 1 part", "2 of 3",
+    ]  # fmt: skip
 
 
 def test_what_is_no_cached_key_is_taken_for_a_prefix(shade, control):

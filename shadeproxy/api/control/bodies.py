@@ -254,11 +254,16 @@ class OperationList(msgspec.Struct):
     operations: list[OperationSummary]
 
 
-class PageSummary(msgspec.Struct):
+class PageSummary(msgspec.Struct, omit_defaults=True):
+    """A cached page, or a cached part of a page. ``start``: the part's first byte in the object; left out for
+    a whole page.
+    """
+
     number: int
     tier: str
     bytes: int
     pinned: bool
+    start: int | None = None
 
 
 Freshness = Literal["fresh", "stale", "check"]
@@ -284,15 +289,16 @@ class ObjectSummary(msgspec.Struct):
 
 
 class CachedSummary(msgspec.Struct):
-    """One of several cached objects. ``pages``, ``bytes``: its cached pages, and their bytes. ``pinned``:
-    number of its pages that are pinned. ``tiers``: number of its cached pages by tier. Other fields are those
-    of ObjectSummary.
+    """One of several cached objects. ``pages``: number of its cached pages. ``parts``: number of parts of
+    other pages that are cached alone. ``bytes``: bytes of both. ``pinned``: number of them that are pinned.
+    ``tiers``: number of them by tier. Other fields are those of ObjectSummary.
     """
 
     key: str
     etag: str
     size: int
     pages: int
+    parts: int
     total_pages: int
     bytes: int
     tiers: dict[str, int]

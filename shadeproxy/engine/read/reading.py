@@ -18,7 +18,7 @@ from shadeproxy.core.errors import (
     TierError,
     Unidentified,
 )
-from shadeproxy.core.ranges import is_part, page_span, pages_of, span_within
+from shadeproxy.core.ranges import page_span, pages_of, part_start, span_within
 from shadeproxy.core.tracing import RELAYED
 from shadeproxy.core.types import Intent, ObjectMeta, Page, Source, Span
 from shadeproxy.engine.base import ReadRequest
@@ -316,7 +316,7 @@ class EngineReading:
             self.loads = self.loads or PendingLoads(self._cache)
             try:
                 body = await self.loads.view(number, slot, limit)
-                part = self._part(number) if is_part(page.number) else None
+                part = None if part_start(page.number) is None else self._part(number)
                 return body if part is None else StoredPart(body, part.start)
             except TierError:
                 return None  # The cache has counted this, and dropped the page: it is now a miss.

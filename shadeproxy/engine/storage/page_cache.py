@@ -11,7 +11,7 @@ from shadeproxy.core.errors import DeadlineExceeded, TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.off_loop import OffLoop, at_once
-from shadeproxy.core.ranges import part_number
+from shadeproxy.core.ranges import STORED_PARTS, part_number
 from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page, Span
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
@@ -221,6 +221,7 @@ class PageCache:
     def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
         """Return the object hash and the number of each readable page, in no order."""
         ready = self.residents.ready()
+        ready = ready[self.residents.number[ready] < STORED_PARTS]
         return self.residents.object_hash[ready], self.residents.number[ready]
 
     def view_now(self, page: Page) -> memoryview | None:

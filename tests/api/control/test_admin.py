@@ -91,6 +91,13 @@ async def test_an_object_is_shown_with_pages_and_weight(client, backend, key):
     }
 
 
+async def test_a_part_of_a_page_is_shown_with_its_first_byte(client, backend):
+    pages = (PageSummary(2, "ram", 100, pinned=False, start=9_000_000),)
+    backend.objects[ObjectRef("b", "k")] = CachedObject(ObjectMeta('"e"', 9 << 20), pages)
+    shown = await (await client.get("/v1/objects/b/k")).json()
+    assert shown["pages"] == [{"number": 2, "tier": "ram", "bytes": 100, "pinned": False, "start": 9_000_000}]
+
+
 async def test_an_object_without_scores_has_no_weight(client, backend):
     backend.objects[ObjectRef("b", "k")] = CachedObject(ObjectMeta('"e"', 10), ())
     shown = await (await client.get("/v1/objects/b/k")).json()
@@ -109,7 +116,11 @@ async def test_metadata_that_is_not_utf_8_is_shown_with_replaced_octets(client, 
 
 async def test_cached_objects_are_listed(client, backend):
     for key in ("d/a", "d/b", "d/\udcff"):
-        pages = (PageSummary(0, "ram", 4 << 20, True), PageSummary(1, "disk", 4 << 20, pinned=False))
+        pages = (
+            PageSummary(0, "ram", 4 << 20, True),
+            PageSummary(1, "disk", 4 << 20, pinned=False),
+            PageSummary(2, "ram", 100, pinned=False, start=9_000_000),
+        )
         backend.objects[ObjectRef("b", key)] = CachedObject(ObjectMeta('"e"', 9 << 20), pages, 12.5, "stale")
     told = await (await client.get("/v1/objects/b", params={"prefix": "d/", "limit": "2"})).json()
     summary = {
@@ -117,9 +128,10 @@ async def test_cached_objects_are_listed(client, backend):
         "etag": '"e"',
         "size": 9 << 20,
         "pages": 2,
+        "parts": 1,
         "total_pages": 3,
-        "bytes": 8 << 20,
-        "tiers": {"ram": 1, "disk": 1},
+        "bytes": (8 << 20) + 100,
+        "tiers": {"ram": 2, "disk": 1},
         "pinned": 1,
         "validated_s": 12.5,
         "freshness": "stale",

@@ -80,6 +80,29 @@ async def test_a_version_that_no_message_names_is_read_by_the_coordinator(tmp_pa
         await worker.settle()
 
 
+async def test_a_part_of_a_long_page_is_fetched_and_stored_by_a_worker(tmp_path):
+    body = BODY * 40
+    async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        asked = f"bytes={PAGE + 50}-{PAGE + 99}"
+        scripts = {"": [ok(body)], asked: [part(body, PAGE + 50, PAGE + 100)]}
+        setup.server.scripts["/b/k"] = [scripts]
+        client = await worker.client()
+        assert (await client.get("/b/k", "Range: bytes=0-99")).body == body[:100]
+        await worker.settle()
+        before = len(setup.server.asked)
+        sources = []
+        for last in (99, 99, 60):
+            answer = await client.get("/b/k", f"Range: bytes={PAGE + 50}-{PAGE + last}")
+            assert answer.body == body[PAGE + 50 : PAGE + last + 1]
+            sources.append(answer.field(b"x-shade-cache"))
+            await worker.settle()
+        assert sources == [b"origin", b"ram", b"ram"]
+        assert len(setup.server.asked) == before + 1
+        assert len(worker.begun) == 2
+
+
 async def test_readers_do_not_wait_for_a_worker_that_is_stuck(tmp_path):
     async with (
         set_up(tmp_path, by_callbacks=True, origin__timeouts__first_byte="500ms") as setup,
