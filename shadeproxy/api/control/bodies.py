@@ -255,9 +255,7 @@ class OperationList(msgspec.Struct):
 
 
 class PageSummary(msgspec.Struct, omit_defaults=True):
-    """A cached page, or a cached part of a page. ``start``: the part's first byte in the object; left out for
-    a whole page.
-    """
+    """A cached page. ``start``: first byte of a part of the page that is cached alone, else left out."""
 
     number: int
     tier: str
@@ -267,9 +265,7 @@ class PageSummary(msgspec.Struct, omit_defaults=True):
 
 
 Freshness = Literal["fresh", "stale", "check"]
-"""The way a read of the object is answered now: from the cache ("fresh"), from the cache while the origin is
-asked ("stale"), or after the origin was asked ("check").
-"""
+"""A read is answered now from the cache, from it while the origin is asked, or after the origin was asked."""
 
 
 class ObjectSummary(msgspec.Struct):
