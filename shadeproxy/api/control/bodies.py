@@ -269,9 +269,7 @@ Freshness = Literal["fresh", "stale", "check"]
 
 
 class ObjectSummary(msgspec.Struct):
-    """A cached object. ``validated_s``: Unix time of the last check with the origin. ``total_pages``: number
-    of the object's pages, cached or not.
-    """
+    """A cached object. ``validated_s``: time of the last check. ``total_pages``: its pages, cached or not."""
 
     uri: str
     etag: str
