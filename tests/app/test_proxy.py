@@ -31,6 +31,10 @@ def settings(tmp_path):
     return settings_in(tmp_path)
 
 
+def descriptors():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 def settings_in(tmp_path, *more):
     bucket = tmp_path / "buckets" / "data"
     bucket.mkdir(parents=True)
@@ -69,7 +73,7 @@ async def test_proxies_that_were_opened_and_closed_leave_no_descriptor(tmp_path)
         await proxy.start()
         await proxy.stop()
         gc.collect()
-        opened.append(sum(1 for _ in Path("/proc/self/fd").iterdir()))
+        opened.append(descriptors())
     assert opened[1:] == opened[:1] * 4, opened
 
 
