@@ -16,7 +16,7 @@ from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError
 from urllib3.exceptions import TimeoutError as HTTPTimeout
 
 from shadeproxy_sdk.channel import MAX_CONNECT_S, Channels
-from shadeproxy_sdk.circuit_breaker import CircuitBreaker, CircuitBreakers
+from shadeproxy_sdk.circuit_breaker import CircuitBreaker, CircuitBreakers, Outage
 from shadeproxy_sdk.errors import Broken, Silent, Unreachable
 from shadeproxy_sdk.owners import Owners
 from shadeproxy_sdk.read_threads import ReadThreads
@@ -110,13 +110,13 @@ class Connections:
         self._executor: ReadThreads | None = None
         self._lock = threading.Lock()
 
-    def follow(self, parent: "Connections") -> None:
-        """Begin a forked process with what ``parent`` knows of a proxy that does not answer. The training
+    def follow(self, outage: Outage) -> None:
+        """Begin a worker with what its parent knows of a proxy that does not answer. The training
         process often finds that first, because it sends something every second. But it hardly uses the S3
         listener, which may answer all the same, so the first read tries that one.
         """
         for breaker in (self.control_breaker, self.s3_breaker, self.transport.batch):
-            breaker.follow(parent.control_breaker)
+            breaker.follow(outage)
         self.s3_breaker.hurry(0.0)
 
     @property
