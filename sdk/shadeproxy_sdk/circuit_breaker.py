@@ -26,7 +26,7 @@ class BreakerDecision(Enum):
 
 
 class Outage(NamedTuple):
-    """What an open breaker knows: the time of the next probe, the pause, and why it opened. Another process
+    """The state of an open breaker: the time of the next probe, the pause, and why it opened. Another process
     of the same machine can use it.
     """
 
@@ -58,7 +58,7 @@ class CircuitBreaker:
 
     @property
     def outage(self) -> Outage | None:
-        """What the breaker knows while it is open; None if it is closed. It takes no lock, because after a
+        """The state of the breaker while it is open; None if it is closed. It takes no lock, because after a
         fork the parent's lock may stay locked.
         """
         probe_at = self._probe_at
