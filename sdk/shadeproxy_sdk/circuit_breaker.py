@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from enum import Enum, auto
+from typing import NamedTuple
 
 _MOST_BREAKERS = 256
 
@@ -22,6 +23,16 @@ class BreakerDecision(Enum):
     ALLOW = auto()
     PROBE = auto()
     REFUSE = auto()
+
+
+class Outage(NamedTuple):
+    """The state of an open breaker: the time of the next probe, the pause, and why it opened. Another process
+    of the same machine can use it.
+    """
+
+    probe_at: float
+    pause_s: float
+    reason: str
 
 
 class CircuitBreaker:
@@ -45,14 +56,18 @@ class CircuitBreaker:
         """True from a failure until the server answers again."""
         return self._probe_at is not None
 
-    def follow(self, other: "CircuitBreaker") -> None:
-        """Open as ``other`` is open, for as long; do nothing if that one is closed. It takes no lock of
-        ``other``, because after a fork that lock may stay locked.
+    @property
+    def outage(self) -> Outage | None:
+        """The state of the breaker while it is open; None if it is closed. It takes no lock, because after a
+        fork the parent's lock may stay locked.
         """
-        probe_at, pause_s = other._probe_at, other._pause_s  # noqa: SLF001 (of the same class)
-        if probe_at is not None:
-            with self._lock:
-                self._probe_at, self._pause_s, self.reason = probe_at, pause_s, other.reason
+        probe_at = self._probe_at
+        return None if probe_at is None else Outage(probe_at, self._pause_s, self.reason)
+
+    def follow(self, outage: Outage) -> None:
+        """Open as another breaker is open, for as long."""
+        with self._lock:
+            self._probe_at, self._pause_s, self.reason = outage
 
     def hurry(self, pause_s: float) -> None:
         """Shorten the current pause to ``pause_s``, because a caller needs this server and has no other

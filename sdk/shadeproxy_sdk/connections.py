@@ -7,7 +7,6 @@ Only this module calls urllib3. It turns urllib3's exceptions into ``Unreachable
 import os
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,9 +16,10 @@ from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError
 from urllib3.exceptions import TimeoutError as HTTPTimeout
 
 from shadeproxy_sdk.channel import MAX_CONNECT_S, Channels
-from shadeproxy_sdk.circuit_breaker import CircuitBreaker, CircuitBreakers
+from shadeproxy_sdk.circuit_breaker import CircuitBreaker, CircuitBreakers, Outage
 from shadeproxy_sdk.errors import Broken, Silent, Unreachable
 from shadeproxy_sdk.owners import Owners
+from shadeproxy_sdk.read_threads import ReadThreads
 from shadeproxy_sdk.segments import Segments
 
 
@@ -107,24 +107,24 @@ class Connections:
         self._concurrency = concurrency
         self._pool = urllib3.PoolManager(num_pools=8, maxsize=concurrency, retries=False)
         self._pool.pool_classes_by_scheme = {"http": _PlainPool, "https": _VerifiedPool}
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: ReadThreads | None = None
         self._lock = threading.Lock()
 
-    def follow(self, parent: "Connections") -> None:
-        """Begin a forked process with what ``parent`` knows of a proxy that does not answer. The training
+    def follow(self, outage: Outage) -> None:
+        """Begin a worker with what its parent knows of a proxy that does not answer. The training
         process often finds that first, because it sends something every second. But it hardly uses the S3
         listener, which may answer all the same, so the first read tries that one.
         """
         for breaker in (self.control_breaker, self.s3_breaker, self.transport.batch):
-            breaker.follow(parent.control_breaker)
+            breaker.follow(outage)
         self.s3_breaker.hurry(0.0)
 
     @property
-    def executor(self) -> ThreadPoolExecutor:
+    def executor(self) -> ReadThreads:
         """The threads that fetch samples of a batch. They are made on first use."""
         with self._lock:
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(self._concurrency, thread_name_prefix="shade-read")
+                self._executor = ReadThreads(self._concurrency)
             return self._executor
 
     def other(self, node: str, url: str) -> "Connections":

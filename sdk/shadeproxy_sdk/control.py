@@ -12,13 +12,14 @@ import os
 import random
 import time
 from collections.abc import Mapping
+from multiprocessing.context import get_spawning_popen
 from numbers import Integral, Real
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from shadeproxy_sdk.address import check_url
 from shadeproxy_sdk.channel import Address
-from shadeproxy_sdk.circuit_breaker import BreakerDecision
+from shadeproxy_sdk.circuit_breaker import BreakerDecision, Outage
 from shadeproxy_sdk.connections import Answer, Connections
 from shadeproxy_sdk.errors import Broken, ConfigError, ControlError
 from shadeproxy_sdk.manifest import Manifest
@@ -134,6 +135,7 @@ class ControlSession:
         self._retry_s, self._concurrency = retry_s, concurrency
         self._inherited: Connections | None = None
         self._connections: Connections | None = None
+        self._outage: Outage | None = None
 
     def call(
         self,
@@ -229,9 +231,12 @@ class ControlSession:
             self._inherited = current
             parent = current
             current = self._connections = Connections(concurrency=self._concurrency, pause_s=self._retry_s)
+            outage = self._outage
             if parent is not None:
                 parent.transport.segments.close()
-                current.follow(parent)
+                outage = parent.control_breaker.outage
+            if outage is not None:
+                current.follow(outage)
         return current
 
     def close(self) -> None:
@@ -241,7 +246,11 @@ class ControlSession:
             self._connections = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_connections": None, "_inherited": None}
+        # A worker that is spawned must not find out once more that the proxy does not answer. On another
+        # machine, or later, this knowledge would mean nothing.
+        known = None if self._connections is None else self._connections.control_breaker.outage
+        outage = known if get_spawning_popen() is not None else None
+        return self.__dict__ | {"_connections": None, "_inherited": None, "_outage": outage}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._control.url!r})"

@@ -256,10 +256,12 @@ class Planner:
 
     def _substituted(self, epoch: int, known: ScoreSnapshot | None) -> EpochPlan:
         """Return the plan of ``epoch`` in mode "substitute". Without scores nothing is replaced."""
-        resident = None if known is None else self._job.residency()
         whole = self._permutation(epoch)
         order = self._deal(whole)
-        if known is not None and resident is not None:
+        if known is None:
+            return EpochPlan(order, whole, None, np.unique(order[: self._read]).size)
+        resident = self._job.residency()
+        if resident is not None:
             # The samples that pad the epoch are already read twice. Mark them as not cached, so that no rank
             # reads them once more as substitutes.
             resident[whole[self._samples :]] = False

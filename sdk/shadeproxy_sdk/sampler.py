@@ -23,8 +23,6 @@ from shadeproxy_sdk.planner import EpochPlan, Mode, Planner, Settings
 from shadeproxy_sdk.state import check_count, check_epoch, check_job, check_state, explained
 
 _STATE_VERSION = 2
-_DEALT = {"uniform", "reorder", "importance"}
-"""Modes whose ranks share one permutation of the samples in every epoch that has no correction."""
 _DRAWN = ("plans", "weights", "losses", "smoothing", "smoothed_loss", "trend")
 """Fields that a state has in every mode but "uniform": those from which epochs are planned."""
 
@@ -123,7 +121,8 @@ class ShadeSampler(Sampler[int]):
     def _ids(self) -> Iterator[int]:
         epoch, plan = self.epoch, self._planned(self.epoch)
         self._begin()
-        dealt = self.mode in _DEALT and plan.correction is None
+        # A plan of mode "reorder" has the samples that were dealt to this rank, in another order.
+        dealt = plan.correction is None and (plan.whole is not None or self.mode == "reorder")
         self.job.announce(epoch, plan.order, dealt=dealt)
         start, skips = self._start, self._skips
         self._start, self._reported, self._skips = 0, None, False

@@ -11,6 +11,7 @@ import resource
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from shadeproxy.app.bounded_looks import LOOK_S, BoundedLooks
 from shadeproxy.app.certificate_diagnosis import certificate_warnings
 from shadeproxy.app.cluster_diagnosis import ClusterFacts, no_cluster
 from shadeproxy.app.diagnosis import DoubtfulJob, MissedNeed, ProxyState, diagnose
 from shadeproxy.app.origins import Providers, name_of_origin
 from shadeproxy.app.reload import SettingsStatus
-from shadeproxy.app.tier_facts import look_at_tiers, paths_like, tier_warnings
+from shadeproxy.app.tier_diagnosis import TierFacts
+from shadeproxy.app.tier_facts import facts_unseen, look_at_tier, paths_like, tier_warnings
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ConfigError, DeadlineExceeded, NotS3, OriginAnswer, OriginError
@@ -48,6 +51,7 @@ _LEAST_PAUSE_S = 1.0
 _ANSWERS = "the origin answers"
 _SILENT = "the origin does not answer"
 _REFUSES = "the origin refuses the proxy"
+_STATE_UNSEEN: tuple[str, tuple[str, ...]] = f"its disk does not answer within {LOOK_S:g} s", ()
 _NO_SERVER = "the server at origin.endpoint is no S3 server"
 
 
@@ -92,6 +96,7 @@ class Checkup:
         self._probed_s = -inf
         self._seen_refusal: Trouble | None = None
         self._broken: dict[str, str] = {}
+        self._looks = BoundedLooks()
 
     def warnings(self) -> list[str]:
         """Return in words what a ready proxy cannot do now. The texts name no path and no host, because any
@@ -146,7 +151,7 @@ class Checkup:
             await self._clock.sleep(min(max(due_s, _LEAST_PAUSE_S), _AGAIN_S))
 
     async def _watch_directories(self) -> None:
-        self._detached = await asyncio.to_thread(self._look_for_directories)
+        self._detached = await self._looks.within("directories", self._look_for_directories, self._detached)
 
     async def _watch_memory(self) -> None:
         await asyncio.to_thread(self._settings.memory.look, self._settings.settings)
@@ -232,11 +237,13 @@ class Checkup:
         probe, error = await self._look()
         # A tier frees records before it counts, which no thread may do.
         used = [medium.tier.used_bytes for medium in self._media]
-        tiers = await asyncio.to_thread(look_at_tiers, self._media, settings.cache, used)
+        seen = zip(self._media, used, strict=True)
+        tiers = await asyncio.gather(*(self._look_at_tier(medium, used_bytes) for medium, used_bytes in seen))
         await self._watch_directories()
         await self._watch_memory()
-        state_error = await asyncio.to_thread(_write_error, settings.state.path)
-        state_aside = await asyncio.to_thread(paths_like, settings.state.path / "*.damaged-*")
+        state_error, state_aside = await self._looks.within(
+            "the control state", partial(_look_at_state, settings.state.path), _STATE_UNSEEN
+        )
         origin = self._stats.snapshot()["origin"]
         pages = origin["by_kind"].get("get")
         return ProxyState(
@@ -252,7 +259,7 @@ class Checkup:
             misses=pages["requests"] if pages else 0,
             miss_p90_s=pages["latency_s"]["p90"] if pages else 0.0,
             credentials_left_s=self._credentials_left_s(),
-            tiers=tiers,
+            tiers=tuple(tiers),
             state_path=str(settings.state.path),
             state_error=state_error,
             state_failing=self._state.failing,
@@ -275,6 +282,12 @@ class Checkup:
             certificate=None if self._tls is None else self._tls.facts(self._clock.now_s()),
         )
 
+    async def _look_at_tier(self, medium: Medium, used_bytes: int) -> TierFacts:
+        cache = self._settings.settings.cache
+        look = partial(look_at_tier, medium, cache, used_bytes)
+        facts = await self._looks.within(medium.tier.name, look, None)
+        return facts or facts_unseen(medium, cache, used_bytes, LOOK_S)
+
     def _credentials_left_s(self) -> float | None:
         provider = self._providers.get(SHARED)
         expires_s = provider.expires_s if isinstance(provider, ChainCredentials) else None
@@ -283,6 +296,11 @@ class Checkup:
 
 def _descriptors_open() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def _look_at_state(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Return why nothing can be written to the state directory, or "", and what was moved aside there."""
+    return _write_error(path), paths_like(path / "*.damaged-*")
 
 
 def _write_error(path: Path) -> str:

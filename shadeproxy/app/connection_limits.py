@@ -57,6 +57,12 @@ class ConnectionLimit:
         """Note that the worker of ``row`` has ended, with all its connections."""
         self._rows[2 * row] = 0
 
+    def close(self) -> None:
+        """Close the descriptor of the shared counts. This process keeps the counts."""
+        if self.descriptor != -1:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
     def show(self, stats: Stats) -> None:
         """Show the counts of all processes in the statistics."""
         limiter, most = self.limiter, self._most.of_all

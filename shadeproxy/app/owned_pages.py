@@ -159,6 +159,7 @@ class OwnedPages:
         # Other proxies need few connections, because each has a limited pool. The limit holds off other
         # programs, which may connect without end.
         limit = ConnectionLimit(most, self._settings.s3.processes, clock=self._clock)
+        stack.callback(limit.close)
         server = S3Server(handler, own_lane, keepalive_s=PEER_KEEPALIVE_S, limiter=limit.limiter)
         stack.push_async_callback(drain, server)
         context = None if tls is None else tls.context

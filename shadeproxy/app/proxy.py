@@ -342,13 +342,13 @@ class Proxy:
         self._stack.callback(task.cancel)
 
     def _most_connections(self, engine: Engine) -> ClientConnections:
-        own = connections_of_pool(self.settings)
         segments = sum(medium.tier.most_segments for medium in engine.cache.media)
-        return client_connections(origin_connections=own, segments=segments)
+        return client_connections(origin_connections=connections_of_pool(self.settings), segments=segments)
 
     def _limit_connections(self, most: ClientConnections) -> ConnectionLimit:
         processes = self.settings.s3.processes
         limit = ConnectionLimit(most, processes, clock=self._clock, counts=self.stats.requests)
+        self._stack.callback(limit.close)
         limit.show(self.stats)
         self.stats.watch("tasks", lambda: float(len(asyncio.all_tasks())))
         return limit
@@ -381,6 +381,7 @@ class Proxy:
         """
         if self._share is None:
             return None
+        self._stack.callback(self._share.close)
 
         def note(uses: Uses, kinds: list[Kind]) -> None:
             engine.note_reads(uses, kinds)

@@ -1,7 +1,7 @@
 """Collects facts about the tiers of a running proxy, for the doctor and for the warnings of ``/readyz``."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from shadeproxy.app.tier_diagnosis import TierFacts
@@ -28,19 +28,24 @@ def tier_warnings(medium: Medium) -> Iterator[str]:
         yield f"tier {tier.name} could not erase old pages, and tries again"
 
 
-def look_at_tiers(media: Sequence[Medium], cache: Cache, used: list[int]) -> tuple[TierFacts, ...]:
-    """Return the facts about each tier. ``used``: the used bytes of each. Blocks, but looks at no disk that
+def look_at_tier(medium: Medium, cache: Cache, used_bytes: int) -> TierFacts:
+    """Return the facts about a tier that has ``used_bytes``. Blocks, but does not look at a disk that
     hangs.
     """
+    return _facts(medium, cache, used_bytes, medium.busy_s() if medium.hangs else 0.0)
+
+
+def facts_unseen(medium: Medium, cache: Cache, used_bytes: int, waited_s: float) -> TierFacts:
+    """Return the facts about a tier without a look at its disk, which did not answer a look for
+    ``waited_s``.
+    """
+    return _facts(medium, cache, used_bytes, max(medium.busy_s(), waited_s))
+
+
+def _facts(medium: Medium, cache: Cache, used_bytes: int, hangs_s: float) -> TierFacts:
     sections: dict[str, RamCache | DiskCache] = {"ram": cache.ram, **cache.disk_tiers}
-    return tuple(
-        _facts(medium, sections[medium.tier.name], used_bytes)
-        for medium, used_bytes in zip(media, used, strict=True)
-    )
-
-
-def _facts(medium: Medium, section: RamCache | DiskCache, used_bytes: int) -> TierFacts:
-    tier, path, hangs = medium.tier, section.path, medium.hangs
+    section, tier, hangs = sections[medium.tier.name], medium.tier, hangs_s > 0
+    path = section.path
     room, error = (Room(0, 0, 0, inodes_left=True), "") if hangs else _room(path)
     return TierFacts(
         name=tier.name,
@@ -53,7 +58,7 @@ def _facts(medium: Medium, section: RamCache | DiskCache, used_bytes: int) -> Ti
         free_bytes=room.free_bytes,
         inodes_left=room.inodes_left,
         disabled_reason=tier.disabled_reason or "",
-        hangs_s=medium.busy_s() if hangs else 0.0,
+        hangs_s=hangs_s,
         error=error,
         detached=not hangs and tier.is_detached(),
         owed_erasures=tier.erasures.owed,

@@ -44,6 +44,22 @@ _BATCH = 4096
 Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 
+NO_CHARACTER = "a surrogate alone, which is no character"
+_UTF_8 = "keys are UTF-8: write the character, or both surrogates of its pair, or leave the sample out"
+_LONE = re.compile(
+    rb"(?<!\\)(?:\\\\)*(?:(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})(\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
+)
+
+
+def lone_surrogate(data: bytes) -> str | None:
+    """Return the first escape of a surrogate that stands without its pair in JSON text; None if there is
+    none. msgspec calls such text truncated or malformed.
+    """
+    found = _LONE.search(data)
+    return None if found is None else (found[1] or found[2]).decode()
+
+
 class ManifestLine(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One line of a manifest. Either every line has an ``id``, or no line has one. In the second case the
     line number, from 0, is the id.
@@ -111,6 +127,8 @@ class ManifestBuilder:
         try:
             self._add_item(self._decoder.decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if (lone := lone_surrogate(line)) is not None:
+                raise MalformedBody(f"line {number}: {lone} is {NO_CHARACTER}", hint=_UTF_8) from None
             hint = 'a line is {"bucket": "b", "key": "k"}, with "offset" and "length" for a part of an object'
             raise MalformedBody(f"line {number}: {error}", hint=hint) from None
         except InvalidRequest as error:
@@ -150,8 +168,7 @@ class ManifestBuilder:
         try:
             key = ref.key.encode()
         except UnicodeEncodeError:
-            hint = "keys are UTF-8; a surrogate alone is no character"
-            raise InvalidRequest(f"key {ref.key!r} is not valid Unicode", hint=hint) from None
+            raise InvalidRequest(f"key {ref.key!r} is not valid Unicode", hint=_UTF_8) from None
         if not 0 < len(key) <= MAX_KEY_BYTES or b"\0" in key:
             raise InvalidRequest(
                 f"key {ref.key[:80]!r} is not 1 to {MAX_KEY_BYTES} bytes without NUL",

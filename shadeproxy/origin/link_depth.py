@@ -4,12 +4,14 @@ not make a longer queue at its other end.
 Law: times are from the clock that is passed in. The link is full with as many bytes as its highest recent
 rate times the time that a read takes while few are under way. The depth is a multiple of these bytes. So from
 time to time only few reads are let through for an interval, as BBR does (Cardwell et al., 2016); unlike BBR,
-the mean of the last two such times counts. Until rate and time are measured, the number of bytes is not
-limited.
+the mean of the last two such times counts. A rate is taken since a moment from which on as many reads have
+come as were under way then: answers that arrive together were sent since the answers before them. Until rate
+and time are measured, the number of bytes is not limited.
 """
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 _GAIN = 1.5
 _INTERVAL_S = 0.1
@@ -20,6 +22,15 @@ _TIMES = 2  # Number of probes of which the mean time counts.
 _PROBE_AFTER_S = 30.0
 # A probe ends if no read comes for this time: reads that hang must not hold up all others.
 _LONGEST_WAIT_S = 5.0
+
+
+class _Mark(NamedTuple):
+    """The reads and bytes that had come at a time, and how many reads were under way then."""
+
+    at_s: float
+    reads: int
+    came_bytes: float
+    flying: int
 
 
 class LinkDepth:
@@ -38,6 +49,8 @@ class LinkDepth:
         self._began_s = self._last_s = self._came_s = now_s()
         self._area = self._bytes = 0.0
         self._reads = 0
+        self._came = _Mark(self._began_s, 0, 0.0, 0)
+        self._marks = deque([self._came], maxlen=_RATES)
 
     @property
     def rate_per_s(self) -> float:
@@ -82,6 +95,7 @@ class LinkDepth:
             return
         self._bytes += came_bytes
         self._reads += 1
+        self._came = _Mark(now_s, self._came.reads + 1, self._came.came_bytes + came_bytes, flying)
         elapsed_s = now_s - self._began_s
         if self._is_draining:
             if flying <= self._few_reads:
@@ -90,21 +104,31 @@ class LinkDepth:
         elif elapsed_s >= _INTERVAL_S and (
             self._reads >= (_PROBE_READS if self._is_probing else _INTERVAL_READS) or elapsed_s >= _LONGEST_S
         ):
-            self._end(elapsed_s)
+            self._end()
 
     def _begin(self) -> None:
         self._began_s = self._last_s = self._now_s()
         self._area = self._bytes = 0.0
         self._reads = 0
+        self._marks.append(self._came)
 
-    def _end(self, elapsed_s: float) -> None:
+    def _end(self) -> None:
         """Learn the rate or the time from an interval, and begin the next interval."""
         if self._is_probing:
             self._times.append(self._area / self._bytes)  # Little's law
             self._is_probing = False
         else:
-            self._rates.append(self._bytes / elapsed_s)
+            self._rates.append(self._rate())
             if not self._times or self._last_s - self._probed_s >= _PROBE_AFTER_S:
                 self._is_probing = self._is_draining = True
                 self._probed_s = self._last_s
         self._begin()
+
+    def _rate(self) -> float:
+        """Return the rate since the latest mark from which on as many reads have come as were under way then;
+        since the first mark if there is none.
+        """
+        now = self._came
+        whole = (mark for mark in reversed(self._marks) if now.reads - mark.reads >= mark.flying)
+        since = next(whole, self._marks[0])
+        return (now.came_bytes - since.came_bytes) / (now.at_s - since.at_s)

@@ -147,6 +147,14 @@ def write(path: Path, contents: Contents, key: Key, *, boot: int) -> None:
         raise
 
 
+def size_bytes(path: Path) -> int:
+    """Return the length of the catalogue at ``path``; 0 if the file is missing. Raises OSError."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def empty(path: Path) -> None:
     """Empty the catalogue, because its segment is about to change. Raises OSError.
 

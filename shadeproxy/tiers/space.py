@@ -1,7 +1,8 @@
 """Space of a store: where the next record goes, and how many blocks may be taken. This module only counts; it
 does no I/O.
 
-Law: live blocks + slack + fixed overhead + pending segments <= limit_bytes, at every moment. Slack is blocks
+Law: live blocks + slack + fixed overhead + rows of catalogues + pending segments <= limit_bytes, at every
+moment. A catalogue is written only at the stop, but its rows count as long as their records. Slack is blocks
 that hold bytes but no record. Slack is kept for the next record: returning 100 KB of blocks and taking them
 again costs 36 us of CPU, and overwriting them costs 7 us (bench suite "tiers"). Slack is returned as soon as
 records need its room, or when it exceeds ``slack_bytes``. Some methods return blocks. Their caller must punch
@@ -13,9 +14,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from shadeproxy.tiers import catalogue
 from shadeproxy.tiers.extents import Extent, FreeExtents
 from shadeproxy.tiers.location import address_of, number_of, unit_of
 from shadeproxy.tiers.record import LEAST_UNITS
+from shadeproxy.tiers.rows import ROW
 from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, BlockRange, Counts, Segment
 
 # If an ext4 file lies in many pieces on the disk, a tree of blocks lists the pieces, and these blocks take
@@ -23,7 +26,7 @@ from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, BlockRange, C
 _EXTENTS_PER_BLOCK = 340
 _INLINE_EXTENTS = 4
 _SLACK_RANGES = 4096
-
+_ROW_BYTES = ROW.itemsize
 
 Punch = tuple[Segment, BlockRange]
 """Blocks of a segment that the caller must return to the file system."""
@@ -36,6 +39,8 @@ class Space:
         self._capacity_bytes = capacity_bytes
         self.limit_bytes = capacity_bytes
         self.used_bytes = 0
+        self.rows_bytes = 0
+        """Bytes of the rows that catalogues have at the stop. They are not part of ``used_bytes``."""
         self.slack_bytes = 0
         self.pending_bytes = 0
         self.segments: dict[int, Segment] = {}
@@ -46,8 +51,10 @@ class Space:
 
     @property
     def claimed_bytes(self) -> int:
-        """Bytes that count against the limit: those of records, of overhead, and of pending segments."""
-        return self.used_bytes + self.pending_bytes
+        """Bytes that count against the limit: those of records, of overhead, of rows of catalogues, and of
+        pending segments.
+        """
+        return self.used_bytes + self.rows_bytes + self.pending_bytes
 
     @property
     def _room_bytes(self) -> int:
@@ -64,7 +71,7 @@ class Space:
     def can_add(self, segment: Segment, units: int) -> bool:
         """Return whether the limit leaves room for one more segment with a record of ``units``."""
         blocks = -(-units // UNITS_PER_BLOCK)
-        added_bytes = self.overhead_bytes(segment) + blocks * BLOCK_BYTES
+        added_bytes = self.overhead_bytes(segment) + blocks * BLOCK_BYTES + _ROW_BYTES
         return added_bytes <= self._room_bytes
 
     def add_segment(self, segment: Segment) -> None:
@@ -81,23 +88,25 @@ class Space:
         """Return the bytes by which a pending segment counts: at least what the segment will take once it is
         recovered. Raises OSError.
         """
-        return segment.allocated_bytes + self.overhead_bytes(segment)
+        listed_bytes = catalogue.size_bytes(segment.catalogue_path)
+        return segment.allocated_bytes + listed_bytes + self.overhead_bytes(segment)
 
     def fitting(self, segment: Segment, units: Counts, lengths: Counts) -> int:
         """Return how many of a segment's records, in order, fit the limit beside the records that are
         recovered already, and beside the blocks of this segment that the medium keeps.
         """
-        room = (self.limit_bytes - self.used_bytes - self.overhead_bytes(segment)) // BLOCK_BYTES
+        room_bytes = self.limit_bytes - self.used_bytes - self.rows_bytes - self.overhead_bytes(segment)
         firsts, stops = units // UNITS_PER_BLOCK, -(-(units + lengths) // UNITS_PER_BLOCK)
         blocks = stops - firsts
         blocks[1:] -= stops[:-1] > firsts[1:]
-        room -= segment.held_blocks - int(blocks.sum())
-        return int(np.searchsorted(np.cumsum(blocks), room, side="right"))
+        room_bytes -= (segment.held_blocks - int(blocks.sum())) * BLOCK_BYTES
+        return int(np.searchsorted(np.cumsum(blocks * BLOCK_BYTES + _ROW_BYTES), room_bytes, side="right"))
 
     def restore_segment(self, segment: Segment) -> None:
         """Add a recovered segment. Its free room is used only after ``restore_free`` lists it."""
         self._count_in(segment)
         self.used_bytes += segment.held_blocks * BLOCK_BYTES
+        self.rows_bytes += segment.records * _ROW_BYTES
 
     def restore_free(self, gaps: Iterable[Extent]) -> None:
         """Add the gaps between the records of a segment to the free room. Call ``restore_segment`` before."""
@@ -139,12 +148,13 @@ class Space:
                 taken = free
             holes, slack = segment.cost(unit, taken)
             added_bytes = (holes + slack) * BLOCK_BYTES
-            if added_bytes > room_bytes:
+            if added_bytes + _ROW_BYTES > room_bytes:
                 continue
             self._free.take(start, taken)
             self.empty_segments -= segment.records == 0
             segment.occupy(unit, taken)
             self.used_bytes += added_bytes
+            self.rows_bytes += _ROW_BYTES
             self.slack_bytes -= slack * BLOCK_BYTES
             return start, taken
         return None
@@ -172,13 +182,14 @@ class Space:
                 taken[-1] += free - used
                 used = free
             holes, slack = segment.cost(unit, used)
-            added_bytes = (holes + slack) * BLOCK_BYTES
-            if added_bytes > self._room_bytes:
+            added_bytes, rows_bytes = (holes + slack) * BLOCK_BYTES, len(taken) * _ROW_BYTES
+            if added_bytes + rows_bytes > self._room_bytes:
                 continue
             self._free.take(start, used)
             self.empty_segments -= segment.records == 0
             segment.occupy(unit, *taken)
             self.used_bytes += added_bytes
+            self.rows_bytes += rows_bytes
             self.slack_bytes -= slack * BLOCK_BYTES
             return start, taken
         return None
@@ -216,6 +227,7 @@ class Space:
             slack_bytes -= (run[1] - run[0]) * BLOCK_BYTES
             punches.append((segment, run))
         self.used_bytes -= freed_bytes
+        self.rows_bytes -= _ROW_BYTES
         self.slack_bytes += slack_bytes
         self.empty_segments += segment.records == 0
         if slack_bytes:

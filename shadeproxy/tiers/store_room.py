@@ -93,7 +93,7 @@ class StoreRoom(RecordReads):
 
     @property
     def _held_bytes(self) -> int:
-        return self._space.claimed_bytes + self._space.slack_bytes
+        return self._space.claimed_bytes - self._space.rows_bytes + self._space.slack_bytes
 
     def _free(self, location: Location) -> None:
         self._space.limit_bytes = min(self.capacity_bytes, self._health.ceiling_bytes)

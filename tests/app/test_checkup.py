@@ -3,11 +3,14 @@
 import asyncio
 import errno
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
+from shadeproxy.app import checkup as checkup_module
 from shadeproxy.app import fitting
+from shadeproxy.app.bounded_looks import BoundedLooks
 from shadeproxy.app.certificate_diagnosis import CertificateFacts
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.fitting import MemoryWatch
@@ -220,3 +223,34 @@ async def test_the_doctor_and_the_watch_do_not_look_at_a_disk_that_hangs():
         "disk of tier disk hangs"
     ]
     assert not report["healthy"]
+
+
+async def test_a_disk_that_hangs_unnoticed_holds_up_neither_the_doctor_nor_the_watch(monkeypatch):
+    """An operation counts as one that hangs only after 10 s, and an idle disk has no operations."""
+    monkeypatch.setattr(checkup_module, "BoundedLooks", partial(BoundedLooks, 0.05))
+    released, looks = threading.Event(), []
+
+    class Hanging(Odd):
+        def is_detached(self):
+            looks.append(self)
+            released.wait(30)
+            return False
+
+    tier, clock = Hanging(0), ManualClock()
+    tier.name, tier.used_bytes = "disk", 0
+    health = OriginHealth(clock)
+    checkup = make(
+        clock,
+        Probed(None, None),
+        media=(Medium(tier, Source.DISK, busy_s=lambda: 0.0),),
+        health=health,
+        stats=Stats(origin_health=health.as_json),
+        providers={},
+    )
+    try:
+        for _ in range(2):
+            report = await asyncio.wait_for(checkup.report(), 5)
+        assert "disk of tier disk hangs" in {finding["name"] for finding in report["findings"]}
+        assert len(looks) == 2, "one look of each kind"
+    finally:
+        released.set()

@@ -4,6 +4,7 @@ The stop is logged, lets open requests end, and does not take too long.
 """
 
 import asyncio
+import gc
 import os
 import threading
 from pathlib import Path
@@ -27,6 +28,14 @@ BODY = bytes(range(256)) * (64 << 10)  # More than the sockets' buffers hold.
 
 @pytest.fixture
 def settings(tmp_path):
+    return settings_in(tmp_path)
+
+
+def descriptors():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def settings_in(tmp_path, *more):
     bucket = tmp_path / "buckets" / "data"
     bucket.mkdir(parents=True)
     (bucket / "big").write_bytes(BODY)
@@ -43,6 +52,7 @@ def settings(tmp_path):
             "cache.ram.capacity=64 MiB",
             "cache.disk.capacity=0",
             f"state.path={tmp_path}/state",
+            *more,
         ],
     )
 
@@ -53,6 +63,18 @@ async def proxy(settings):
     await proxy.start()
     yield proxy
     await proxy.stop()
+
+
+async def test_proxies_that_were_opened_and_closed_leave_no_descriptor(tmp_path):
+    settings = settings_in(tmp_path, "s3.workers=2")
+    opened = []
+    for _ in range(5):
+        proxy = Proxy(settings)
+        await proxy.start()
+        await proxy.stop()
+        gc.collect()
+        opened.append(descriptors())
+    assert opened[1:] == opened[:1] * 4, opened
 
 
 class Connection:

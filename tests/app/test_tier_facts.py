@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shadeproxy.app.tier_facts import look_at_tiers, tier_warnings
+from shadeproxy.app.tier_facts import facts_unseen, look_at_tier, tier_warnings
 from shadeproxy.config import Settings
 from shadeproxy.core.types import Source
 from shadeproxy.engine.storage.medium import Medium
@@ -43,9 +43,11 @@ def test_only_a_disk_that_answers_is_looked_at(tmp_path):
     cache = Settings.load(None, [f"cache.disk.path={tmp_path}"]).cache
     (tmp_path.parent / f"{tmp_path.name}.incompatible-1").mkdir()
     answers, hangs = medium(0.0), medium(12.0)
-    (facts,) = look_at_tiers([answers], cache, [5])
+    facts = look_at_tier(answers, cache, 5)
     assert (facts.hangs_s, answers.tier.asked, len(facts.aside)) == (0.0, 1, 1)
     assert facts.file_system_bytes > 0
-    (facts,) = look_at_tiers([hangs], cache, [5])
+    facts = look_at_tier(hangs, cache, 5)
     assert (facts.hangs_s, hangs.tier.asked, facts.aside) == (12.0, 0, ())
     assert facts.file_system_bytes == 0
+    facts = facts_unseen(answers, cache, 5, 5.0)
+    assert (facts.hangs_s, answers.tier.asked) == (5.0, 1)

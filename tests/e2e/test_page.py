@@ -133,6 +133,10 @@ def test_it_shows_reads_errors_tiers_and_jobs(proxy, tab):
     assert min(widths) > 300
     label = tab.locator("[role=img]").first.get_attribute("aria-label")
     assert label.startswith("Reads by source over the last hour; now: RAM ")
+    assert re.search(r", joined a fetch [\d.]+[^,]*, past the cache [\d.]+", label)
+    sources = tab.evaluate("CHARTS[0].series.map(([_label, name]) => name.replace('_per_s', ''))")
+    reads = proxy.stats()["totals"]
+    assert sum(reads[source] for source in sources) == reads["requests"] == 24
 
 
 JOB = """jobCard("resnet50", {order: null, progress: {}, count: 0, world_size: 1, live: true, needs: {

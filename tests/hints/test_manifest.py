@@ -18,7 +18,7 @@ from shadeproxy.core.workpool import WorkPool
 from shadeproxy.hints import manifest
 from shadeproxy.hints.datasets import Sample
 from shadeproxy.hints.hashing import object_hash
-from shadeproxy.hints.manifest import ManifestBuilder, write_lines
+from shadeproxy.hints.manifest import ManifestBuilder, lone_surrogate, write_lines
 from shadeproxy.hints.unpack import MAX_EMPTY_LINES, MAX_LINE_BYTES, MAX_RATIO, ManifestReader
 
 
@@ -144,6 +144,29 @@ def test_a_bad_line_is_named(bad, text):
 def test_what_is_no_json_is_told(raw):
     with pytest.raises((MalformedBody, InvalidRequest), match="line 1"):
         read(raw + b"\n")
+
+
+@pytest.mark.parametrize(
+    ("key", "lone"),
+    [
+        ("\\ud800", "\\ud800"),
+        ("a\\udfff", "\\udfff"),
+        ("\\uD83D\\uDE00\\uDBFFb", "\\uDBFF"),
+        ("\\udc00\\ud800", "\\udc00"),
+        ("\\\\\\ud800", "\\ud800"),
+    ],
+)
+def test_a_surrogate_without_its_pair_is_named(key, lone):
+    with pytest.raises(MalformedBody) as caught:
+        read(TWO + b'{"bucket": "b", "key": "%b"}\n' % key.encode())
+    assert f"line 3: {lone} is a surrogate alone, which is no character" in str(caught.value)
+    assert "leave the sample out" in caught.value.hint
+
+
+@pytest.mark.parametrize("key", ["\\ud83d\\ude00", "\\\\ud800", "ud800"])
+def test_text_that_only_looks_like_a_surrogate_alone_is_a_key(key):
+    assert lone_surrogate(key.encode()) is None
+    read(b'{"bucket": "b", "key": "%b"}\n' % key.encode())
 
 
 @pytest.mark.parametrize(

@@ -401,6 +401,30 @@ async def test_a_link_whose_reads_take_longer_than_a_measurement_waits_is_limite
     assert (reader.came - before) * reader.size >= 0.95 * 600 * reader.bytes_per_s
 
 
+class Clumps(OneReader):
+    """Answers wait for each other: they come ``every_s`` seconds, one ``apart_s`` after the other."""
+
+    def __init__(self, *, every_s, apart_s, **options):
+        super().__init__(**options)
+        self.every_s, self.apart_s, self.last_s = every_s, apart_s, 0.0
+
+    def _end_s(self):
+        whole_s = math.ceil(super()._end_s() / self.every_s) * self.every_s
+        self.last_s = max(whole_s, self.last_s + self.apart_s)
+        return self.last_s
+
+
+@pytest.mark.parametrize(("every_s", "apart_s"), [(0.5, 0.05), (2, 0.3), (5, 0.15), (10, 0.3)])
+async def test_answers_that_come_together_are_no_fast_link(every_s, apart_s):
+    reader = Clumps(every_s=every_s, apart_s=apart_s, bytes_per_s=3e6, latency_s=0.05, size=4_194_304)
+    reader.run(300.0)
+    for second in range(301, 1201):
+        reader.run(second)
+        assert len(reader.ends) <= 16, second
+        assert reader.depth.rate_per_s <= 1.3 * reader.bytes_per_s, second
+    assert reader.came * reader.size >= 0.7 * 1200 * reader.bytes_per_s
+
+
 async def test_reads_that_hang_for_long_leave_the_link_to_the_others():
     reader = OneReader(bytes_per_s=8e6, latency_s=0.05)
     for _ in range(2):  # As many as a measurement lets through.

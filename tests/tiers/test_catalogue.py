@@ -330,3 +330,17 @@ def test_closing_ends_a_recovery(bench, sample, pages):
     assert list(arrivals) == []
     store.close()
     assert len(bench.open()[1]) == len(samples)
+
+
+def test_a_full_store_of_small_records_keeps_to_its_capacity_with_its_catalogues(bench, pages):
+    store, _ = bench.open()
+    samples = bench.fill(store, 200)
+    assert store.used_bytes + store.slack_bytes <= store.capacity_bytes
+    store.close(pages(store, samples.items()))
+    rows_bytes = sum(file.stat().st_size for file in bench.path.glob("*.cat"))
+    assert rows_bytes > 56 * len(samples)
+    heads_bytes = 4 * 200  # Each of the four catalogues also has a head, and the names of its groups.
+    assert bench.real_bytes() + rows_bytes - heads_bytes <= store.capacity_bytes
+    again, recovered = bench.open()
+    assert len(recovered) == len(samples)
+    assert again.used_bytes <= again.capacity_bytes

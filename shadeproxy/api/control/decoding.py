@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import InvalidRequest, MalformedBody
 from shadeproxy.core.workpool import raise_if_cancelled
+from shadeproxy.hints.manifest import NO_CHARACTER, lone_surrogate
 
 SLICE_BYTES = 64 * 1024
 _SKELETON_BYTES = 1024
+_SEARCHED_BYTES = 1 << 20  # So much of a refused body is searched for the reason.
 _BETWEEN = 16
 """Most bytes between the name of a field and its array. If there are more, the body is not decoded
 in slices.
@@ -45,6 +47,9 @@ def decode(data: bytes, kind: type[Body]) -> Body:
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"the JSON body is not right: {error}", hint=_shape(kind)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if (lone := lone_surrogate(data[:_SEARCHED_BYTES])) is not None:
+            hint = "text is UTF-8: write the character, or both surrogates of its pair"
+            raise MalformedBody(f"the body is no JSON: {lone} is {NO_CHARACTER}", hint=hint) from None
         hint = "the body is JSON in UTF-8; NaN and Infinity are not JSON"
         raise MalformedBody(f"the body is no JSON: {error}", hint=hint) from None
 

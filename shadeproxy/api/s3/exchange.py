@@ -304,6 +304,8 @@ class Exchange:
         """
         self.relayed = relayed
         self.origin_request_id = first_value(headers, "x-amz-request-id")
+        if status == 204:  # Some stores send "Content-Length: 0", which RFC 9110 section 8.6 forbids here.
+            headers = [field for field in headers if field[0].lower() != "content-length"]
         return self.start(status, headers)
 
     async def fail(self, error: ShadeProxyError) -> None:

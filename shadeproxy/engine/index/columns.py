@@ -142,6 +142,10 @@ class Share:
         """Return new shared memory, for the process that writes it. Raises OSError."""
         return cls(os.memfd_create("shadeproxy-residents", os.MFD_CLOEXEC), writable=True)
 
+    def close(self) -> None:
+        """Close the descriptor. The columns stay mapped as long as they are used."""
+        os.close(self.descriptor)
+
     def show(self, slot: int, object_hash: int, number: int) -> None:
         """Enter a slot's page into the hash table, so that workers find it."""
         shown, free = self._shown, -1

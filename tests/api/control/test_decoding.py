@@ -77,6 +77,12 @@ def test_odd_bodies_are_told_alike(body):
     assert one == other
 
 
+def test_a_surrogate_without_its_pair_is_named():
+    with pytest.raises(MalformedBody, match=r"the body is no JSON: \\ud800 is a surrogate alone") as caught:
+        decode(b'{"keys": {"b/\\ud800": 1.0}}', dict)
+    assert "both surrogates" in caught.value.hint
+
+
 def test_names_in_keys_are_no_fields():
     body = json.dumps({"keys": {"ids": 1.0, "b/[k]": 2.0, "scores": 3.0}}).encode()
     one, other = both(body, ScoresBody, SCORES)

@@ -129,6 +129,19 @@ async def test_100_continue_comes_after_the_signature_is_accepted(proxy, make_pr
     assert (status, fields["connection"]) == (403, "close")
 
 
+async def test_a_refused_empty_upload_that_awaits_100_leaves_the_connection_usable(make_proxy):
+    closed = await make_proxy(anonymous=False)
+    reader, writer = await asyncio.open_connection("127.0.0.1", closed.port)
+    for _ in range(3):
+        writer.write(lines("PUT /b/new HTTP/1.1", "Host: h", "Content-Length: 0", "Expect: 100-continue"))
+        status, fields, _ = split(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5))
+        assert status == 403
+        assert "connection" not in fields
+        await reader.readexactly(int(fields["content-length"]))
+    writer.close()
+    assert not closed.origin.buckets
+
+
 @pytest.mark.parametrize(
     "head",
     [

@@ -175,3 +175,15 @@ async def test_a_checksum_behind_more_than_is_held_reaches_the_origin_with_the_b
         assert answer.startswith(b"HTTP/1.1 400")
         assert b"x-amz-checksum-crc32 trailer is invalid" in answer
         assert set(inner.origin.buckets["b"]) == {"seed"}
+
+
+async def test_a_204_has_no_length_although_the_origin_sends_one(make_proxy):
+    answer = (
+        b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\nx-amz-version-id: 1\r\nConnection: close\r\n\r\n"
+    )
+    async with upstream_of(answer) as (_, url), origin_at(url) as origin:
+        proxy = await make_proxy(origin=origin)
+        got = (await proxy.get("/b/k", method="DELETE")).lower()
+    assert got.startswith(b"http/1.1 204")
+    assert b"x-amz-version-id: 1" in got
+    assert b"content-length" not in got

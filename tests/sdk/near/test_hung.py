@@ -2,6 +2,7 @@
 and not a second time.
 """
 
+import multiprocessing
 import os
 import socket
 import threading
@@ -136,6 +137,19 @@ def test_a_forked_worker_knows_what_its_parent_found(manifest, near, clients_of,
     assert "/train/" in stopped.asked[0]
 
 
+def test_a_spawned_worker_knows_what_its_parent_found(manifest, clients_of, stopped):
+    client = clients_of(stopped)
+    client.connections.control_breaker.failed(BreakerDecision.ALLOW, "no answer within 1 s")
+    context = multiprocessing.get_context("spawn")
+    # It cannot import functions of this file.
+    child = context.Process(target=shade.Client.read_many, args=(client, manifest, IDS))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    assert [line.split()[:1] for line in stopped.asked] == [["GET"]]
+    assert "/train/" in stopped.asked[0]
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_worker_reads_from_the_s3_listener_if_only_the_control_listener_hangs(
@@ -157,12 +171,11 @@ def test_a_forked_worker_reads_from_the_s3_listener_if_only_the_control_listener
 def test_a_breaker_that_follows_is_open_as_long():
     now = [0.0]
     first, second = (CircuitBreaker(1.0, clock=lambda: now[0]) for _ in range(2))
-    second.follow(first)
-    assert second.ask() is BreakerDecision.ALLOW
+    assert first.outage is None
     first.failed(BreakerDecision.ALLOW, "silence")
     now[0] = 1.0
     first.failed(first.ask(), "silence")
-    second.follow(first)
+    second.follow(first.outage)
     assert second.reason == "silence"
     now[0] = 2.9
     assert second.ask() is BreakerDecision.REFUSE

@@ -2,7 +2,8 @@
 // The charts of an hour, drawn by uPlot from GET /v1/history.
 const CHARTS = [
   { title: "Reads by source", show: rate, series: [
-    ["RAM", "hits_ram_per_s"], ["disk", "hits_disk_per_s"], ["origin", "origin_per_s"]] },
+    ["RAM", "hits_ram_per_s"], ["disk", "hits_disk_per_s"], ["origin", "origin_per_s"],
+    ["joined a fetch", "coalesced_per_s"], ["past the cache", "bypass_per_s"]] },
   { title: "Hit ratio", show: share, most: 1, series: [["hits", "hit_ratio"]] },
   { title: "Bytes a second", show: (bytes) => size(bytes) + "/s", series: [
     ["to clients", "bytes_per_s"], ["from the origin", "origin_bytes_per_s"],
@@ -15,8 +16,8 @@ const CHARTS = [
     ["ranks that wait for data", "stall_s_per_s"], ["ranks that compute", "compute_s_per_s"]] },
 ];
 const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour12: false, hour: "2-digit", minute: "2-digit" });
-const HEIGHT = 150, LEAST_S = 300, MOST_POINTS = 720, DASHES = [[], [8, 4], [2, 3], [12, 3, 2, 3]];
-const COLOURS = ["--one", "--two", "--three", "--four"];
+const HEIGHT = 150, LEAST_S = 300, MOST_POINTS = 720, DASHES = [[], [8, 4], [2, 3], [12, 3, 2, 3], [5, 2]];
+const COLOURS = ["--one", "--two", "--three", "--four", "--five"];
 const past = { times: [], series: {} };
 const drawn = [];
 
