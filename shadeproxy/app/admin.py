@@ -83,7 +83,7 @@ class EngineAdmin:
 
     async def _pinned(self, place: Prefix) -> PinAnswer:
         table = self._engine.cache.residents
-        found = await self._engine.cache.find_under(*place)
+        found = (await self._engine.cache.find_under(*place)).slots
         hashes, size_bytes = table.object_hash[found], int(table.body_bytes[found].sum())
         pinned = int(table.pinned[found].sum())
         objects = len(await asyncio.to_thread(np.unique, hashes))
