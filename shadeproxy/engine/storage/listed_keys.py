@@ -85,11 +85,14 @@ class ListedKeys:
         self.calls += 1
         return refs, len(there) - len(refs) + behind
 
-    def begin_at(self, after: bytes) -> None:
-        """Keep keys from ``after`` on. The keys of the objects behind the present ones must be read again."""
+    def begin_at(self, after: bytes, resident: Hashes) -> None:
+        """Keep only keys after ``after``, of objects that are in ``resident``. The keys of the objects behind
+        the present ones must be read again.
+        """
         first = bisect_right(self._keys, (after, 1 << 64))
         self._passed = np.union1d(self._passed, self._hashes(0)[:first])
-        del self._keys[:first]
+        there = np.flatnonzero(are_among(self._hashes(first), resident)) + first
+        self._keys = [self._keys[place] for place in there.tolist()]
         self._after, self._is_full, self._behind = after, False, np.zeros(0, np.uint64)
 
     def _hashes(self, start: int) -> Hashes:

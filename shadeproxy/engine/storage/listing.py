@@ -64,7 +64,7 @@ class Listing:
         await self._read(keys, pages)
         part = await asyncio.to_thread(keys.part, resident, after, limit)
         if part is None:
-            await asyncio.to_thread(keys.begin_at, after)
+            await asyncio.to_thread(keys.begin_at, after, resident)
             await self._read(keys, pages)
             part = await asyncio.to_thread(keys.part, resident, after, limit)
             assert part is not None, "fewer keys were kept than one call lists"

@@ -9,7 +9,7 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Age
-from shadeproxy.engine.storage import object_names
+from shadeproxy.engine.storage import listing, object_names
 from tests.support.engine import PAGE
 
 KEYS = ["a", "d/1", "d/10", "d/2", "d/ä", "d/\U0001f600", "d/\uffee", "e"]
@@ -47,6 +47,39 @@ async def test_objects_are_listed_in_utf8_order_and_in_parts(make_bench, monkeyp
     assert await listed(bench, "", bucket="nothing") == ([], 0)
     bench.cache.drop_object(ObjectRef("b", "d/10"), "test")
     assert await listed(bench, "d/1") == (["d/1"], 0)
+
+
+async def test_a_call_that_continues_a_listing_reads_only_new_keys(make_bench, monkeypatch):
+    bench = await filled(make_bench)
+    asked, ask = [], bench.cache.names.ask
+
+    async def noted(pages, wanted):
+        asked.append(len(set(pages.hashes.tolist())))
+        return await ask(pages, wanted)
+
+    monkeypatch.setattr(bench.cache.names, "ask", noted)
+    assert await listed(bench, "d/", limit=2) == (["d/1", "d/10"], 4)
+    bench.origin.put("b", "d/11", b"new")
+    await bench.get("d/11")
+    bench.cache.drop_object(ObjectRef("b", "d/ä"), "test")
+    assert await listed(bench, "d/", limit=2, start_after="d/10") == (["d/11", "d/2"], 2)
+    assert await listed(bench, "d/", limit=9, start_after="d/2") == (["d/\uffee", "d/\U0001f600"], 0)
+    assert asked == [8, 1, 0]
+    # A listing of other keys leaves these alone, and one that begins before them reads again.
+    assert await listed(bench, "d/1", start_after="d/1") == (["d/10", "d/11"], 0)
+    assert (await listed(bench, "d/1"))[0] == ["d/1", "d/10", "d/11"]
+    assert asked == [8, 1, 0, 8, 8]
+
+
+async def test_keys_of_a_listing_are_kept_for_a_time_only(make_bench, monkeypatch):
+    monkeypatch.setattr(listing, "_KEPT_S", 0.01)
+    bench = await filled(make_bench)
+    kept = bench.cache.listing._kept
+    for prefix in ("a", "d/", "e"):
+        await listed(bench, prefix)
+    assert [place.key for place in kept] == ["d/", "e"]
+    while kept:
+        await asyncio.sleep(0.01)
 
 
 async def test_an_object_whose_first_page_left_is_listed_and_checked_before_it_is_answered(make_bench):
