@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine.storage.object_names import Hashes, are_among
+from shadeproxy.engine.storage.object_names import Hashes, are_among, distinct
 
 MOST_KEYS = 1 << 14
 """Most keys that are kept, beside 8 bytes for each object."""
@@ -64,8 +64,8 @@ class ListedKeys:
     def add_passed(self, hashes: Hashes) -> None:
         """Note objects that ``wants`` does not want. Call it when the keys of all objects were read."""
         self._merge()
-        self._passed = np.union1d(self._passed, hashes)
-        self._behind = np.union1d(self._behind, np.array(self._new_behind, np.uint64))
+        self._passed = distinct(np.concatenate((self._passed, hashes)))
+        self._behind = distinct(np.concatenate((self._behind, np.array(self._new_behind, np.uint64))))
         self._new_behind = []
 
     def part(self, resident: Hashes, after: bytes, limit: int) -> tuple[list[ObjectRef], int] | None:
@@ -90,7 +90,7 @@ class ListedKeys:
         the present ones must be read again.
         """
         first = bisect_right(self._keys, (after, 1 << 64))
-        self._passed = np.union1d(self._passed, self._hashes(0)[:first])
+        self._passed = distinct(np.concatenate((self._passed, self._hashes(0)[:first])))
         there = np.flatnonzero(are_among(self._hashes(first), resident)) + first
         self._keys = [self._keys[place] for place in there.tolist()]
         self._after, self._is_full, self._behind = after, False, np.zeros(0, np.uint64)

@@ -9,8 +9,6 @@ object may or may not be listed.
 import asyncio
 from collections.abc import Sequence
 
-import numpy as np
-
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.engine.index.metadata import KnownMetadata
@@ -18,7 +16,7 @@ from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NO_TIER, Residents, etag_hash
 from shadeproxy.engine.storage.listed_keys import ListedKeys, octets_of
 from shadeproxy.engine.storage.medium import Medium
-from shadeproxy.engine.storage.object_names import ObjectNames, PageColumns
+from shadeproxy.engine.storage.object_names import Hashes, ObjectNames, PageColumns, are_among, distinct
 from shadeproxy.engine.storage.record_reader import RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
 
@@ -60,21 +58,25 @@ class Listing:
         if keys is None or not keys.reaches(after):
             keys = ListedKeys(place, after)
         pages = (await self._names.scan(self._groups.candidates(bucket, prefix, namespace))).readable
-        resident = await asyncio.to_thread(np.unique, pages.hashes)
-        await self._read(keys, pages)
+        resident = await asyncio.to_thread(distinct, pages.hashes)
+        await self._read(keys, pages, resident)
         part = await asyncio.to_thread(keys.part, resident, after, limit)
         if part is None:
             await asyncio.to_thread(keys.begin_at, after, resident)
-            await self._read(keys, pages)
+            await self._read(keys, pages, resident)
             part = await asyncio.to_thread(keys.part, resident, after, limit)
             assert part is not None, "fewer keys were kept than one call lists"
         self._keep(place, keys)
         return part
 
-    async def _read(self, keys: ListedKeys, pages: PageColumns) -> None:
-        """Read the keys of all objects that ``keys`` does not know."""
-        unknown = await asyncio.to_thread(lambda: pages.where(~keys.is_known(pages.hashes)))
-        named = await self._names.ask(unknown, keys.wants)
+    async def _read(self, keys: ListedKeys, pages: PageColumns, resident: Hashes) -> None:
+        """Read the keys that ``keys`` does not know. ``resident``: all objects of ``pages``."""
+
+        def unknown() -> PageColumns:
+            asked = resident[~keys.is_known(resident)]
+            return pages if len(asked) == len(resident) else pages.where(are_among(pages.hashes, asked))
+
+        named = await self._names.ask(await asyncio.to_thread(unknown), keys.wants)
         await asyncio.to_thread(keys.add_passed, named.others)
 
     def _keep(self, place: ObjectRef, keys: ListedKeys) -> None:
