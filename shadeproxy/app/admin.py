@@ -5,8 +5,6 @@
 import asyncio
 from collections.abc import Callable
 
-import numpy as np
-
 from shadeproxy.api.control.bodies import (
     Freshness,
     PageSummary,
@@ -25,6 +23,7 @@ from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.placement.pins import Prefix
 from shadeproxy.engine.read.purge import Purge
 from shadeproxy.engine.rules import Age
+from shadeproxy.engine.storage.object_names import distinct
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import Warm
 from shadeproxy.telemetry.requests import RequestCounts
@@ -89,10 +88,10 @@ class EngineAdmin:
 
     async def _pinned(self, place: Prefix) -> PinAnswer:
         table = self._engine.cache.residents
-        found = await self._engine.cache.find_under(*place)
+        found = (await self._engine.cache.find_under(*place)).slots
         hashes, size_bytes = table.object_hash[found], int(table.body_bytes[found].sum())
         pinned = int(table.pinned[found].sum())
-        objects = len(await asyncio.to_thread(np.unique, hashes))
+        objects = len(await asyncio.to_thread(distinct, hashes))
         return PinAnswer(f"s3://{place.bucket}/{place.prefix}", objects, len(found), size_bytes, pinned)
 
     def pins(self) -> PinList:

@@ -4,13 +4,25 @@
 record only, and may run on any thread.
 """
 
+from collections.abc import Iterable, Iterator
+
 from shadeproxy.core.errors import TierError
+from shadeproxy.core.types import ObjectRef
 from shadeproxy.tiers.base import Location, Place, RecordHeader
 from shadeproxy.tiers.location import address_at, bytes_of, shares_block
 from shadeproxy.tiers.pins import ViewPins
-from shadeproxy.tiers.record import HEADER_BYTES, body_place, check_record, read_layout
-from shadeproxy.tiers.segment import Segment
+from shadeproxy.tiers.record import (
+    HEADER_BYTES,
+    PEEK_BYTES,
+    body_place,
+    check_record,
+    read_facts,
+    read_layout,
+)
+from shadeproxy.tiers.segment import BLOCK_BYTES, Segment
 from shadeproxy.tiers.space import Space
+
+_MOST_RUN_BYTES = 128 * 1024
 
 
 class RecordReads:
@@ -46,6 +58,33 @@ class RecordReads:
         """Return the proven header. Raises TierError."""
         segment, offset, most_bytes = self._resolve(location)
         return segment.read_header(offset, most_bytes, store_id=self._store_id, address=address_at(location))
+
+    def refs(self, locations: Iterable[Location]) -> Iterator[ObjectRef | TierError]:
+        """Yield the objects of records, from their proven headers; see ``Tier.refs``."""
+        for run in _runs(locations):
+            start, raw = bytes_of(run[0])[1], self._read_run(run)
+            for location in run:
+                head = raw[bytes_of(location)[1] - start :][:PEEK_BYTES]
+                try:
+                    yield read_facts(head, store_id=self._store_id, address=address_at(location)).ref
+                except TierError:
+                    # Read it alone: its metadata may be longer, or another part of the run cannot be read.
+                    yield self._ref(location)
+
+    def _ref(self, location: Location) -> ObjectRef | TierError:
+        try:
+            return self.header(location).page.ref
+        except TierError as error:
+            return error
+
+    def _read_run(self, run: list[Location]) -> memoryview:
+        """Return the bytes from the first header of a run to its last; none if they cannot be read."""
+        try:
+            segment, start, _ = self._resolve(run[0])
+            _, offset, most_bytes = bytes_of(run[-1])
+            return memoryview(segment.read(start, offset + min(most_bytes, PEEK_BYTES) - start))
+        except (OSError, TierError):
+            return memoryview(b"")
 
     def is_hot(self, location: Location) -> bool:
         """Return whether header and body are in the page cache. If the record shares a block, its hashes must
@@ -106,3 +145,25 @@ class RecordReads:
         if segment is None:
             raise TierError(f"tier {self.name} has no location {location}")
         return segment, offset, most_bytes
+
+
+def _runs(locations: Iterable[Location]) -> Iterator[list[Location]]:
+    """Divide locations into runs. The headers of a run are read by one system call, which reads only blocks
+    that have a part of a header. Other blocks of a disk would come into the page cache, where they count as
+    checked (docs/adr/0066).
+    """
+    run: list[Location] = []
+    number = start = last_block = 0
+    for location in locations:
+        segment, offset, most_bytes = bytes_of(location)
+        stop = offset + min(most_bytes, PEEK_BYTES)
+        is_near = segment == number and 0 <= offset // BLOCK_BYTES - last_block <= 1
+        if run and not (is_near and stop - start <= _MOST_RUN_BYTES):
+            yield run
+            run = []
+        if not run:
+            number, start = segment, offset
+        run.append(location)
+        last_block = (stop - 1) // BLOCK_BYTES
+    if run:
+        yield run

@@ -9,6 +9,7 @@ from shadeproxy.core.errors import ConfigError, TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers.base import RecordHeader
 from shadeproxy.tiers.files import default_segment_bytes
+from shadeproxy.tiers.location import bytes_of
 from shadeproxy.tiers.segment import Segment
 from shadeproxy.tiers.store import SegmentStore
 
@@ -45,6 +46,59 @@ def test_what_its_window_told_is_pinned_as_well(bench, sample, size):
     assert bytes(view) == page.body
     with pytest.raises(TierError):
         store.pin_window(1 << 60, start, stop)
+
+
+def test_objects_of_many_records_come_in_few_reads(bench, sample, monkeypatch):
+    store, _ = bench.open()
+    pages = [
+        sample(number, size) for number, size in enumerate([100] * 50 + [70_000, 5000, 0, 200_000, 3000])
+    ]
+    long = Page(ObjectRef("b", "k" * 1024), '"e"', 0)
+    locations = sorted(bench.add(store, page) for page in pages)
+    read, spans = Segment.read, []
+
+    def noted(self, offset, length):
+        spans.append((offset, length))
+        return read(self, offset, length)
+
+    monkeypatch.setattr(Segment, "read", noted)
+    refs = list(store.refs(locations))
+    assert refs == [store.header(location).page.ref for location in locations]
+    spans = spans[: -len(locations)]
+    assert len(spans) < 10
+    # Only blocks with a part of a header are read: others would come into the page cache without a check.
+    heads = {
+        offset // 4096 + n for location in locations for offset in [bytes_of(location)[1]] for n in (0, 1)
+    }
+    assert {
+        block for at, length in spans for block in range(at // 4096, (at + length - 1) // 4096 + 1)
+    } <= heads
+    header = RecordHeader(long, ObjectMeta('"e"', 3, ()), 3, 1.0)
+    location = store.reserve(store.record_bytes(long, header.meta, 3))
+    store.write(location, header, b"abc")
+    gone = locations[3]
+    store.release(gone)
+    refs = list(store.refs([*locations, location, 1 << 60]))
+    assert refs[-2] == long.ref
+    assert [place for place, ref in enumerate(refs) if isinstance(ref, TierError)] == [3, len(refs) - 1]
+
+
+def test_objects_whose_records_cannot_be_read_are_errors(bench, sample, monkeypatch):
+    store, _ = bench.open()
+    locations = [bench.add(store, sample(number, 100)) for number in range(5)]
+    read = Segment.read
+    bad = bytes_of(locations[2])[1]
+
+    def failing(self, offset, length):
+        if offset <= bad < offset + length:
+            raise OSError(5, "bad block")
+        return read(self, offset, length)
+
+    monkeypatch.setattr(Segment, "read", failing)
+    refs = list(store.refs(locations))
+    whole = [not isinstance(ref, TierError) for ref in refs]
+    assert not whole[2]
+    assert whole[3:] == [True, True]
 
 
 def test_long_metadata_comes_back(bench):

@@ -145,15 +145,12 @@ class Residents:
         """Number of slots, in use or free."""
         return self._next_slot
 
-    def ready_in(self, groups: list[int], start: int, stop: int) -> Slots:
-        """Return the slots from ``start`` to ``stop`` with a readable page of one of the prefix groups."""
-        stop = min(stop, self._next_slot)
-        found = np.isin(self.group[start:stop], groups) & (self.tier[start:stop] != NO_TIER)
-        return np.flatnonzero(found) + start
-
-    def in_groups(self, groups: list[int]) -> Slots:
-        """Return all slots, in use or free, whose latest page is or was of one of the prefix groups."""
-        return np.flatnonzero(np.isin(self.group[: self._next_slot], groups))
+    def in_groups(self, groups: list[int], start: int = 0, stop: int | None = None) -> Slots:
+        """Return the slots from ``start`` to ``stop`` (by default all), in use or free, whose latest page is
+        or was of one of the prefix groups.
+        """
+        stop = self._next_slot if stop is None else min(stop, self._next_slot)
+        return np.flatnonzero(np.isin(self.group[start:stop], groups)) + start
 
     def pinned_in(self, tier: int) -> Slots:
         """Return all slots with a pinned page of ``tier``."""

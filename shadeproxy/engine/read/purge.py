@@ -16,6 +16,7 @@ from shadeproxy.core.work_progress import WorkProgress
 from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.index.residents import Slots
 from shadeproxy.engine.read.single_flight import SingleFlight
+from shadeproxy.engine.storage.object_names import NOTHING_NAMED
 from shadeproxy.engine.storage.page_cache import PageCache
 
 
@@ -43,6 +44,7 @@ class Purge:
         self._place = place
         self._stopped = False
         self._cut_short = False
+        self._named = NOTHING_NAMED
         # The hashes of the counted objects, sorted, and for each object how many of its pages are left.
         self._hashes: NDArray[np.uint64] = np.empty(0, np.uint64)
         self._left: NDArray[np.int64] = np.empty(0, np.int64)
@@ -69,7 +71,7 @@ class Purge:
 
     async def _count(self) -> int:
         bucket, prefix, namespace = self._place
-        found = await self._cache.find_under(bucket, prefix, namespace)
+        found, self._named = await self._cache.find_under(bucket, prefix, namespace)
         table, progress = self._cache.residents, self.progress
         hashes, progress.total_bytes = table.object_hash[found], int(table.body_bytes[found].sum())
         self._hashes, self._left = await asyncio.to_thread(np.unique, hashes, return_counts=True)
@@ -81,7 +83,7 @@ class Purge:
         # Invalidate the flights first. Otherwise their pages would be stored after the purge.
         self._flights.invalidate(lambda ref: ref.is_under(*place))
         await self._versions.forget_prefix(bucket, prefix, namespace)
-        await self._cache.drop_under(bucket, prefix, namespace, self._note)
+        await self._cache.drop_under(bucket, prefix, namespace, self._note, self._named)
         await self._cache.erasing.keep_purged()
         if refused := self._cache.erasing.any_unmarked():
             raise WriteRefused(refused)

@@ -1,26 +1,27 @@
 """Lists, for people, the objects with cached pages below a prefix: in key order, a part at a time.
 
-Laws: a listing counts no read and evicts nothing. Keys come from record headers, which a thread reads. Each
-step on the event loop takes about 2 ms. If a page enters or leaves the cache meanwhile, its object may or may
-not be listed.
+Laws: a listing counts no read and evicts nothing. Keys come from record headers, which a thread reads. The
+keys that a call has read are kept for a minute, so that the call that continues it reads only those of new
+objects. Each step on the event loop takes about 2 ms. If a page enters or leaves the cache meanwhile, its
+object may or may not be listed.
 """
 
 import asyncio
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.engine.index.metadata import KnownMetadata
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
-from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots, etag_hash
+from shadeproxy.engine.index.residents import NO_TIER, Residents, etag_hash
+from shadeproxy.engine.storage.listed_keys import ListedKeys, octets_of
 from shadeproxy.engine.storage.medium import Medium
-from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
+from shadeproxy.engine.storage.object_names import Hashes, ObjectNames, PageColumns, are_among, distinct
+from shadeproxy.engine.storage.record_reader import RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
 
-_SLICE = 1 << 15  # Slots that are looked at in one step.
+_KEPT_S = 60.0
+_MOST_KEPT = 2  # Listings whose keys are kept.
 
 
 class Listing:
@@ -33,12 +34,16 @@ class Listing:
         places: RecordReader,
         recovery: Recovery,
         media: Sequence[Medium],
+        *,
+        names: ObjectNames,
     ) -> None:
         self._residents = residents
         self._groups = groups
         self._places = places
         self._recovery = recovery
         self._media = media
+        self._names = names
+        self._kept: dict[ObjectRef, ListedKeys] = {}
 
     async def under(
         self, bucket: str, prefix: str, namespace: str = OWN, *, start_after: str, limit: int
@@ -47,20 +52,43 @@ class Listing:
         key order. Return also how many objects follow them.
         """
         await self._recovery.over()
-        hashes, slots = await self._one_page_each(self._groups.candidates(bucket, prefix, namespace))
-        first: list[tuple[bytes, ObjectRef]] = []
-        found, after = 0, _octets(start_after)
-        for start in range(0, len(slots), ASKED):
-            stop = start + ASKED
-            for ref in await self._refs(hashes[start:stop], slots[start:stop]):
-                octets = _octets(ref.key)
-                if ref.is_under(bucket, prefix, namespace) and octets > after:
-                    first.append((octets, ref))
-                    found += 1
-            if len(first) > limit + ASKED:
-                first = sorted(first)[:limit]
-        first = sorted(first)[:limit]
-        return [ref for _, ref in first], found - len(first)
+        place, after = ObjectRef(bucket, prefix, namespace), octets_of(start_after)
+        # Take the keys away, so that no other call uses them at the same time.
+        keys = self._kept.pop(place, None)
+        if keys is None or not keys.reaches(after):
+            keys = ListedKeys(place, after)
+        pages = (await self._names.scan(self._groups.candidates(bucket, prefix, namespace))).readable
+        resident = await asyncio.to_thread(distinct, pages.hashes)
+        await self._read(keys, pages, resident)
+        part = await asyncio.to_thread(keys.part, resident, after, limit)
+        if part is None:
+            await asyncio.to_thread(keys.begin_at, after, resident)
+            await self._read(keys, pages, resident)
+            part = await asyncio.to_thread(keys.part, resident, after, limit)
+            assert part is not None, "fewer keys were kept than one call lists"
+        self._keep(place, keys)
+        return part
+
+    async def _read(self, keys: ListedKeys, pages: PageColumns, resident: Hashes) -> None:
+        """Read the keys that ``keys`` does not know. ``resident``: all objects of ``pages``."""
+
+        def unknown() -> PageColumns:
+            asked = resident[~keys.is_known(resident)]
+            return pages if len(asked) == len(resident) else pages.where(are_among(pages.hashes, asked))
+
+        named = await self._names.ask(await asyncio.to_thread(unknown), keys.wants)
+        await asyncio.to_thread(keys.add_passed, named.others)
+
+    def _keep(self, place: ObjectRef, keys: ListedKeys) -> None:
+        if len(self._kept) >= _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[place] = keys
+        asyncio.get_running_loop().call_later(_KEPT_S, self._forget, place, keys, keys.calls)
+
+    def _forget(self, place: ObjectRef, keys: ListedKeys, calls: int) -> None:
+        """Forget keys that no call has used since."""
+        if self._kept.get(place) is keys and keys.calls == calls:
+            del self._kept[place]
 
     def pages_of(self, ref: ObjectRef, etag: str) -> list[tuple[int, str, int, bool]]:
         """Return the readable pages of one version, in order of their numbers. Each is a tuple of number,
@@ -89,42 +117,3 @@ class Listing:
             if header is not None and header.page.ref == ref:
                 return KnownMetadata(header.meta, 0.0)
         return None
-
-    async def _one_page_each(self, groups: list[int]) -> tuple[NDArray[np.uint64], Slots]:
-        """Return the hashes of all objects with readable pages in these groups, and a slot of each object."""
-        table = self._residents
-        slots: list[Slots] = [np.zeros(0, np.int64)]
-        hashes: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
-        for start in range(0, table.slots, _SLICE):
-            part = table.ready_in(groups, start, start + _SLICE)
-            slots.append(part)
-            hashes.append(table.object_hash[part])
-            await asyncio.sleep(0)
-
-        def pick() -> tuple[NDArray[np.uint64], Slots]:
-            objects, places = np.unique(np.concatenate(hashes), return_index=True)
-            return objects, np.concatenate(slots)[places]
-
-        return await asyncio.to_thread(pick)
-
-    async def _refs(self, hashes: NDArray[np.uint64], slots: Slots) -> list[ObjectRef]:
-        """Return the objects' names. ``hashes``, ``slots``: the hash of each object, and one of its slots. If
-        the page of that slot moved or left meanwhile, another page of the object is read.
-        """
-        refs = await self._asked(slots)
-        lost = set(hashes.tolist()) - refs.keys()
-        pages = [self._residents.pages_of(hashed)[:1] for hashed in lost]
-        if lost:
-            refs |= await self._asked(np.array([slot for some in pages for slot in some], dtype=np.int64))
-        return list(refs.values())
-
-    async def _asked(self, slots: Slots) -> dict[int, ObjectRef]:
-        readable = slots[self._residents.tier[slots] != NO_TIER]
-        return {object_hash(ref): ref for ref in (await self._places.refs(readable.tolist())).values()}
-
-
-def _octets(key: str) -> bytes:
-    """Return the bytes by which keys are ordered. A key that is not valid UTF-8 is ordered by the bytes as
-    received.
-    """
-    return key.encode("utf-8", "surrogateescape")

@@ -30,9 +30,11 @@ from shadeproxy.engine.storage.hot_pages import HotPages
 from shadeproxy.engine.storage.listing import Listing
 from shadeproxy.engine.storage.load_queue import OriginPace
 from shadeproxy.engine.storage.medium import Medium
+from shadeproxy.engine.storage.object_names import ObjectNames
 from shadeproxy.engine.storage.page_views import PageViews
 from shadeproxy.engine.storage.pinning import Pinning
-from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
+from shadeproxy.engine.storage.prefix_pages import PrefixPages
+from shadeproxy.engine.storage.record_reader import RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
 from shadeproxy.engine.storage.shrinking import Shrinking
 from shadeproxy.engine.storage.transfers import NewPage
@@ -42,7 +44,6 @@ from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location
 
 _PROMOTIONS = 8  # Most promotions after one batch of reads.
-_SLICE = 32  # Pages dropped before other tasks may run: each takes up to 100 us.
 
 
 class PageCache:
@@ -91,7 +92,8 @@ class PageCache:
         self.hot = HotPages(residents, media, load_again=views.load_again)
         # Each read calls these, so they are attributes: a method would cost one more call.
         self.find, self.source, self.view = residents.find_page, self.hot.source, views.view
-        self._pinning = Pinning(self.pins, residents, groups, placement=self.placement, places=self._places)
+        self.names = names = ObjectNames(residents, media, self._places)
+        self._pinning = Pinning(self.pins, residents, groups, placement=self.placement, names=names)
         self.recovery = Recovery(
             media,
             self.residents,
@@ -106,7 +108,16 @@ class PageCache:
             residents, media, self.placement, self.transfers, recovery=self.recovery, rng=drawing
         )
         self.distrust = Distrust(self.residents, self.recovery.mark_all_stale, off_loop).mark_all
-        self.listing = Listing(self.residents, self.groups, self._places, self.recovery, media)
+        self.listing = Listing(residents, groups, self._places, self.recovery, media, names=names)
+        under = PrefixPages(
+            residents,
+            groups,
+            names,
+            transfers=self.transfers,
+            recovery=self.recovery,
+            erasing=self.erasing,
+        )
+        self.find_under, self.drop_under = under.find, under.drop
         self.partial = PartialReads(self.placement, self.pins)
         """Decides what reads of parts of pages fetch. Flush the access log before."""
         self.insert_many = PageAdmission(
@@ -310,68 +321,10 @@ class PageCache:
         for index, medium in reversed(list(enumerate(self.media))):
             medium.tier.close(self.recovery.pages_of(index))
 
-    async def find_under(self, bucket: str, prefix: str, namespace: str = OWN) -> Slots:
-        """Return the slots of the readable pages under ``prefix`` in ``bucket``, when recovery has ended."""
-        await self.recovery.over()
-        slots: Slots = self._slots_of(bucket, prefix, namespace)
-        slots = slots[self.residents.tier[slots] != NO_TIER]
-        if not prefix:
-            return slots
-        # Make a small array for each part: making one long array at the end would block the event loop.
-        found, generations, table = [slots[:0]], [slots[:0]], self.residents
-        for start in range(0, len(slots), ASKED):
-            part = slots[start : start + ASKED]
-            refs = await self._places.refs(part[table.tier[part] != NO_TIER].tolist())
-            under = [slot for slot, ref in refs.items() if ref.is_under(bucket, prefix, namespace)]
-            found.append(np.array(under, np.int64))
-            generations.append(table.generation[found[-1]])
-        every, then = np.concatenate(found), np.concatenate(generations)
-        there: Slots = every[(table.generation[every] == then) & (table.tier[every] != NO_TIER)]
-        return there
-
-    async def drop_under(
-        self, bucket: str, prefix: str, namespace: str, before_each: Callable[[Slots], bool]
-    ) -> None:
-        """Remove the pages that objects of ``bucket`` under ``prefix`` have now, in slices.
-
-        Pages that are stored meanwhile stay; otherwise this call might never end under constant reads. It
-        makes no tombstones, because each object would need one: call ``Erasing.keep_purged`` afterwards.
-        ``before_each`` gets each slice before it is dropped; when it returns False, this call ends.
-        """
-        await self.recovery.over()
-        table = self.residents
-        before = table.generation[: table.slots].copy()  # The rest of the table was never used.
-        todo, moved = self._slots_of(bucket, prefix, namespace), list[int]()
-        while len(todo):
-            part, todo = todo[:_SLICE], todo[_SLICE:]
-            part = part[part < len(before)]
-            part = part[table.generation[part] == before[part]]  # Leave out slots that have another page now.
-            # The header of a page between tiers cannot be read, so the page may lie outside ``prefix``.
-            # Dropping a few such pages does no harm.
-            for slot in self.transfers.unplaced_among(part):
-                self.transfers.drop_unplaced(slot)
-            places = {slot: self._places.of(slot) for slot in part[table.tier[part] != NO_TIER].tolist()}
-            refs = await self._places.refs(places) if prefix else {}
-            leaving = []
-            for slot, place in places.items():
-                if not self._places.holds(slot, place):
-                    # The page moved or is gone. A later round of the loop looks at its slot again.
-                    moved.append(slot)
-                # Also drop a page whose header cannot be read.
-                elif (ref := refs.get(slot)) is None or ref.is_under(bucket, prefix, namespace):
-                    leaving.append(slot)
-            if not before_each(np.array(leaving, np.int64)):
-                return
-            for slot in leaving:
-                self.drop(slot, "purged")
-            await asyncio.sleep(0)
-            if not len(todo):
-                todo, moved = np.array(moved, dtype=np.int64), []
-
     def mark_stale(self, bucket: str, namespace: str = OWN) -> None:
         """Mark a bucket's pages stale, so that the origin is asked before they are served again."""
         self.recovery.mark_stale(bucket, namespace)
-        self.residents.mark_stale(self._slots_of(bucket, "", namespace))
+        self.residents.mark_stale(self.residents.in_groups(self.groups.candidates(bucket, "", namespace)))
 
     def assert_quiescent(self) -> None:
         """Assert, for tests, that nothing is in flight and that the accounts balance."""
@@ -384,9 +337,3 @@ class PageCache:
             assert len(pinned) == members.pinned
             assert int(table.record_bytes[pinned].sum()) == members.pinned_bytes
             assert int(table.record_bytes[held].sum()) <= medium.tier.used_bytes <= medium.tier.capacity_bytes
-
-    # ------------------------------------------------------------------ inside
-
-    def _slots_of(self, bucket: str, prefix: str, namespace: str) -> Slots:
-        """Return all slots, readable or not, that may have pages of objects under ``prefix``."""
-        return self.residents.in_groups(self.groups.candidates(bucket, prefix, namespace))

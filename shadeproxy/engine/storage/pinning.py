@@ -17,11 +17,11 @@ from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import Residents, Slots
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
-from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
+from shadeproxy.engine.storage.object_names import ObjectNames, are_among
 from shadeproxy.tiers.location import record_bytes
 from shadeproxy.tiers.rows import Rows
 
-_SLICE = 512
+_SLICE = 128
 _GROUPS = 64  # Groups judged in one step. With the largest number of pins, each group takes 20 us.
 _NONE, _ALL, _SOME = 0, 1, 2
 
@@ -36,13 +36,13 @@ class Pinning:
         groups: PrefixGroups,
         *,
         placement: Placement,
-        places: RecordReader,
+        names: ObjectNames,
     ) -> None:
         self._pins = pins
         self._residents = residents
         self._groups = groups
         self._placement = placement
-        self._places = places
+        self._names = names
         self._judged: dict[GroupName, int] = {}
         self._judged_version = -1
 
@@ -85,38 +85,21 @@ class Pinning:
         free, hold = (verdicts == _NONE) & pinned, (verdicts == _ALL) & ~pinned
         if not await self._set(ready[free], generations[free], version, pinned=False):
             return False
-        return await self._ask(ready[verdicts == _SOME], version) and await self._set(
+        some = verdicts == _SOME
+        return await self._ask(ready[some], generations[some], version) and await self._set(
             ready[hold], generations[hold], version, pinned=True
         )
 
-    async def _ask(self, slots: Slots, version: int) -> bool:
+    async def _ask(self, slots: Slots, generations: NDArray[np.int64], version: int) -> bool:
         """Pin or unpin pages by their keys. Return False if the pins have changed meanwhile."""
-        for start in range(0, len(slots), ASKED):
-            if not await self._ask_some(slots[start : start + ASKED], version):
+        pages = await self._names.gather(slots)
+        # Pages of objects that another proxy caches are not among these pages.
+        pages = pages.where(pages.generations == generations)
+        named = await self._names.ask(pages, lambda ref, _: self._pins.names(ref))
+        for pinned, hashes in ((False, named.others), (True, named.wanted)):
+            judged = pages.where(await asyncio.to_thread(are_among, pages.hashes, hashes))
+            if not await self._set(judged.slots, judged.generations, version, pinned=pinned):
                 return False
-        return True
-
-    async def _ask_some(self, slots: Slots, version: int) -> bool:
-        """Do the work of ``_ask`` for a few pages. Judge a page again if it changed its tier meanwhile."""
-        table = self._residents
-        generations = dict(zip(slots.tolist(), table.generation[slots].tolist(), strict=True))
-        while generations:
-            before = {slot: self._places.of(slot) for slot in generations}
-            refs = await self._places.refs(generations)
-            # Pages of objects that another proxy caches are not among these pages.
-            named = {slot: self._pins.names(ref) for slot, ref in refs.items()}
-            for pinned in (False, True):
-                judged = [slot for slot, pins in named.items() if pins is pinned]
-                asked = np.array([generations[slot] for slot in judged], dtype=np.int64)
-                if not await self._set(np.array(judged, dtype=np.int64), asked, version, pinned=pinned):
-                    return False
-            generations = {
-                slot: generation
-                for slot, generation in generations.items()
-                if table.tier[slot] != NO_TIER
-                and table.generation[slot] == generation
-                and self._places.of(slot) != before[slot]
-            }
         return True
 
     async def _set(

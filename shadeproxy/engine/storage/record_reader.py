@@ -4,23 +4,18 @@ Laws: bytes that were read from a place count only if the slot still has its pag
 record that cannot be read is counted and logged.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from shadeproxy.core.deadline import DEADLINE
-from shadeproxy.core.errors import ShuttingDown, TierError
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.errors import TierError
 from shadeproxy.engine.index.columns import NO_TIER
 from shadeproxy.engine.index.residents import Residents
 from shadeproxy.engine.storage.load_queue import LoadQueue
 from shadeproxy.engine.storage.medium import Medium, RunIO, run_io
 from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.tier import Tier
-
-ASKED = 256
-"""Number of slots to pass to one call of ``refs``. The event loop copies their places in one short step."""
 
 
 class PagePosition(NamedTuple):
@@ -98,10 +93,7 @@ class RecordReader:
             if inside:
                 work = partial(_read_headers, medium.tier, inside, found, failures)
                 await run_io(run or medium.load, work)
-        for slot, error in failures.items():
-            # If the page has left its place, its record may have been erased, which is no fault of the tier.
-            if self.holds(slot, places[slot]) and not self.closed:
-                self._failed(self._media[places[slot].tier].tier, "header", error)
+        self.note_failures(failures, places)
         return {slot: header for slot, header in found.items() if self.holds(slot, places[slot])}
 
     async def header_in_time(self, slot: int) -> RecordHeader | None:
@@ -112,14 +104,19 @@ class RecordReader:
         found = await (reading if deadline is None else deadline.half().bound(reading))
         return found.get(slot)
 
-    async def refs(self, slots: Iterable[int]) -> dict[int, ObjectRef]:
-        """Return the objects of readable slots. Slots whose page moved meanwhile are left out. Raises
-        ShuttingDown once the media are closed, because callers ask for page after page.
+    def note_failures(
+        self, failures: Mapping[int, TierError], places: Mapping[int, PagePosition]
+    ) -> set[int]:
+        """Count records that could not be read at ``places``, by slot. Return the slots whose page has moved
+        meanwhile: that is no fault of the tier, and the page may be readable at its new place.
         """
-        headers = await self.headers(slots, run=asyncio.to_thread)
-        if self.closed:
-            raise ShuttingDown("the proxy is shutting down; ask again after its restart")
-        return {slot: header.page.ref for slot, header in headers.items()}
+        moved = set[int]()
+        for slot, error in failures.items():
+            if not self.holds(slot, places[slot]):
+                moved.add(slot)  # Its record may have been erased.
+            elif not self.closed:
+                self._failed(self._media[places[slot].tier].tier, "header", error)
+        return moved
 
 
 def _read_headers(

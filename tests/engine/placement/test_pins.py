@@ -139,8 +139,8 @@ async def test_more_than_a_thousand_others_are_evicted_around_it(make_bench):
     later = iter(keys[1300:])
     while drawn._left < 3:
         await bench.get(next(later))
-    victims = await bench.cache._places.refs([slot for slot, *_ in drawn._queue])
-    wanted = {ref.key for ref in victims.values()}
+    victims = await bench.cache._places.headers([slot for slot, *_ in drawn._queue])
+    wanted = {header.page.ref.key for header in victims.values()}
     for key in wanted:
         await bench.pin(key)
     for key in later:
@@ -424,18 +424,18 @@ async def test_a_slot_that_changes_hands_while_keys_are_asked_is_not_pinned(make
     bench = await make()
     await read(bench, ["keep/000", "rest/000"])
     cache = bench.cache
-    asked = cache._places.refs
+    ask = cache.names.ask
 
-    async def meanwhile(slots):
-        refs = await asked(slots)
+    async def meanwhile(pages, wanted):
+        named = await ask(pages, wanted)
         leaving = cache.residents.pages_of(object_hash(ObjectRef("b", "keep/000")))
         if leaving:
             cache.drop_object(ObjectRef("b", "keep/000"), "invalidated")
             await read(bench, ["rest/001"])
             assert cache.residents.pages_of(object_hash(ObjectRef("b", "rest/001"))) == leaving
-        return refs
+        return named
 
-    monkeypatch.setattr(cache._places, "refs", meanwhile)
+    monkeypatch.setattr(cache.names, "ask", meanwhile)
     # The pinned prefix is only a part of a group, so the engine must look at single keys.
     cache.pins.add(PinnedPrefix("b", "rest/000", 0.0))
     await bench.pin("keep/")

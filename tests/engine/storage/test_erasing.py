@@ -222,28 +222,6 @@ async def test_owed_erasures_are_tried_again_in_the_background(bench, monkeypatc
     assert tier.erasures.owed == tier.erasures.tombstones == 0
 
 
-async def test_a_page_that_moves_while_a_purge_looks_goes_too(bench, monkeypatch):
-    """A purge also drops a page that moves meanwhile. While a page moves between two tiers, it has no header
-    that can be read.
-    """
-    bench.origin.put("b", "k", b"new")
-    cache = bench.cache
-    headers, moved = cache._places.headers, []
-
-    async def move_meanwhile(slots, **options):
-        found = await headers(slots, **options)
-        if not moved:
-            moved.extend(slots)
-            # The result lacks this page, as if it had moved before its header was read.
-            return {}
-        return found
-
-    monkeypatch.setattr(cache._places, "headers", move_meanwhile)
-    await cache.drop_under("b", "k", "", lambda _: True)
-    assert moved
-    assert (await bench.get("k"))[0] == b"new"
-
-
 @pytest.mark.parametrize("fault", [MediumFault.FLUSH_EIO, MediumFault.WRITE_EIO])
 async def test_a_purge_on_a_medium_that_forgets_puts_in_doubt_what_no_slot_tells_of(bench, fault):
     """A purge on a medium that loses writes puts the tier in doubt, because of pages that have no slot. A

@@ -9,7 +9,7 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Age
-from shadeproxy.engine.storage import listing, page_cache
+from shadeproxy.engine.storage import listing, object_names
 from tests.support.engine import PAGE
 
 KEYS = ["a", "d/1", "d/10", "d/2", "d/ä", "d/\U0001f600", "d/\uffee", "e"]
@@ -34,8 +34,8 @@ async def listed(bench, prefix, *, bucket="b", start_after="", limit=100):
 
 async def test_objects_are_listed_in_utf8_order_and_in_parts(make_bench, monkeypatch):
     # With such small limits, a listing of eight objects passes through all steps.
-    monkeypatch.setattr(listing, "ASKED", 2)
-    monkeypatch.setattr(listing, "_SLICE", 3)
+    monkeypatch.setattr(object_names, "ASKED", 2)
+    monkeypatch.setattr(object_names, "_SLICE", 3)
     bench = await filled(make_bench)
     below = ["d/1", "d/10", "d/2", "d/ä", "d/\uffee", "d/\U0001f600"]
     assert await listed(bench, "d/") == (below, 0)
@@ -49,20 +49,37 @@ async def test_objects_are_listed_in_utf8_order_and_in_parts(make_bench, monkeyp
     assert await listed(bench, "d/1") == (["d/1"], 0)
 
 
-async def test_a_page_that_moves_while_keys_are_asked_is_listed(make_bench, monkeypatch):
+async def test_a_call_that_continues_a_listing_reads_only_new_keys(make_bench, monkeypatch):
     bench = await filled(make_bench)
-    places, moved = bench.cache._places, []
-    refs = places.refs
+    asked, ask = [], bench.cache.names.ask
 
-    async def move(slots):
-        found = await refs(slots)
-        if not moved:
-            moved.append(slots)
-            found.popitem()
-        return found
+    async def noted(pages, wanted):
+        asked.append(len(set(pages.hashes.tolist())))
+        return await ask(pages, wanted)
 
-    monkeypatch.setattr(places, "refs", move)
-    assert len((await listed(bench, "d/"))[0]) == 6
+    monkeypatch.setattr(bench.cache.names, "ask", noted)
+    assert await listed(bench, "d/", limit=2) == (["d/1", "d/10"], 4)
+    bench.origin.put("b", "d/11", b"new")
+    await bench.get("d/11")
+    bench.cache.drop_object(ObjectRef("b", "d/ä"), "test")
+    assert await listed(bench, "d/", limit=2, start_after="d/10") == (["d/11", "d/2"], 2)
+    assert await listed(bench, "d/", limit=9, start_after="d/2") == (["d/\uffee", "d/\U0001f600"], 0)
+    assert asked == [8, 1, 0]
+    # A listing of other keys leaves these alone, and one that begins before them reads again.
+    assert await listed(bench, "d/1", start_after="d/1") == (["d/10", "d/11"], 0)
+    assert (await listed(bench, "d/1"))[0] == ["d/1", "d/10", "d/11"]
+    assert asked == [8, 1, 0, 8, 8]
+
+
+async def test_keys_of_a_listing_are_kept_for_a_time_only(make_bench, monkeypatch):
+    monkeypatch.setattr(listing, "_KEPT_S", 0.01)
+    bench = await filled(make_bench)
+    kept = bench.cache.listing._kept
+    for prefix in ("a", "d/", "e"):
+        await listed(bench, prefix)
+    assert [place.key for place in kept] == ["d/", "e"]
+    while kept:
+        await asyncio.sleep(0.01)
 
 
 async def test_an_object_whose_first_page_left_is_listed_and_checked_before_it_is_answered(make_bench):
@@ -86,14 +103,14 @@ async def test_looking_at_a_million_slots_yields_between_steps(make_bench, monke
     """A look at a million slots lets other tasks run. Each step examines a bounded number of slots."""
     bench = await filled(make_bench)
     table, steps, turns = bench.cache.residents, [], []
-    ready_in = type(table).ready_in
+    in_groups = type(table).in_groups
     monkeypatch.setattr(type(table), "slots", 1_000_000)
 
     def noted(self, groups, start, stop):
         steps.append((stop - start, len(turns)))
-        return ready_in(self, groups, start, stop)
+        return in_groups(self, groups, start, stop)
 
-    monkeypatch.setattr(type(table), "ready_in", noted)
+    monkeypatch.setattr(type(table), "in_groups", noted)
 
     async def others():
         while True:
@@ -111,8 +128,7 @@ async def test_looking_at_a_million_slots_yields_between_steps(make_bench, monke
 
 async def test_a_listing_and_a_count_end_when_the_cache_closes_and_blame_no_tier(make_bench, monkeypatch):
     """A control call may outlive its connection, and the cache."""
-    monkeypatch.setattr(listing, "ASKED", 2)
-    monkeypatch.setattr(page_cache, "ASKED", 2)
+    monkeypatch.setattr(object_names, "ASKED", 2)
     bench = await filled(make_bench)
     await asyncio.to_thread(bench.cache.close)
     for call in (
