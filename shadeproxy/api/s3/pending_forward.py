@@ -17,7 +17,9 @@ from shadeproxy.api.s3.forward_handler import ForwardHandler
 from shadeproxy.api.s3.head import Head
 from shadeproxy.api.s3.port import Outlet, RequestPort
 from shadeproxy.api.s3.request_body import BodyConnection, ClientBody
+from shadeproxy.api.s3.response import break_off, unsent_bytes
 from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.tracing import CONNECTION
 
 LINGER_S = 5.0
 """Seconds for which the rest of a body is dropped after the answer."""
@@ -86,6 +88,7 @@ class PendingForward:
 
     async def _run(self) -> bool:
         """Serve the request. Return True if the connection continues."""
+        CONNECTION.set(self)
         port = RequestPort(self._connection, self._head, self.body)
         response = await self._handler.serve(port, self._known, refused=self._refused)
         if not self.body.is_read:
@@ -93,6 +96,16 @@ class PendingForward:
                 async with asyncio.timeout(LINGER_S):
                     await self.body.drop()
         return bool(response.keep_alive) and self.body.is_over
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the client has not taken yet, see ``ClientConnection``."""
+        return unsent_bytes(self._connection.transport)
+
+    def cut(self) -> None:
+        """Reset the connection, see ``ClientConnection``."""
+        if self._connection.transport is not None:
+            break_off(self._connection.transport)
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -33,6 +33,29 @@ short its page is.
 """
 
 
+class Taker(Protocol):
+    """A reader that passes the bytes of pages on to a client, as fast as the client takes them."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the ledger that this reader keeps while its client takes no more."""
+        ...
+
+    @property
+    def bytes_taken(self) -> int:
+        """Number of bytes that the client has taken so far."""
+        ...
+
+    @property
+    def client(self) -> str:
+        """The name under which the client takes turns, see ``tracing.CLIENT``."""
+        ...
+
+    def cut(self) -> None:
+        """End the read, and reset the client's connection."""
+        ...
+
+
 class Follower(Protocol):
     """A reader without a task. The flight calls it when metadata or bytes have come, and at the end. No call
     may raise.
@@ -41,6 +64,11 @@ class Follower(Protocol):
     @property
     def deadline(self) -> Deadline | None:
         """The deadline for the first byte, as for ``Flight.opened``; None once the first byte has come."""
+        ...
+
+    @property
+    def taker(self) -> Taker | None:
+        """The reader as a ``Taker``; None if another process sends the bytes to the client."""
         ...
 
     @property
@@ -354,6 +382,8 @@ class DetachedBuffers:
         """True if the count is above the limit. The count may include buffers that were freed since; ``many``
         excludes them.
         """
+        self.bodies: weakref.WeakSet[Taker] = weakref.WeakSet()
+        """The bodies that tasks pass on to clients; slow_readers.py looks at them."""
         self._buffers: list[tuple[weakref.ref[object], int]] = []
         self._most_listed = _LISTED
 
