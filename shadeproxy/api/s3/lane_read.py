@@ -19,8 +19,9 @@ from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.types import ObjectMeta, Source, Span
 from shadeproxy.engine.base import NothingKnown, ReadRequest
-from shadeproxy.engine.read.flight import DetachedBuffers, Flight, Taker
+from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 from shadeproxy.engine.read.reading import EngineReading
+from shadeproxy.engine.read.taker import Taker
 
 
 class LaneReading(Protocol):
@@ -114,7 +115,7 @@ class LaneOutlet(HasPeer, Protocol):
         ...
 
 
-class TakingOutlet(LaneOutlet, Protocol):
+class TakerOutlet(LaneOutlet, Protocol):
     """The connection of a client of this process's own engine."""
 
     @property
@@ -300,12 +301,12 @@ class LaneRead(Generic[_Reading]):
 
 class EngineLaneRead(LaneRead[EngineReading]):
     """A read from this process's own engine. If callbacks cannot answer it, a task continues it. Implements
-    flight.py ``Taker``.
+    taker.py ``Taker``.
     """
 
     __slots__ = ()
     engine: BeginsReads
-    _outlet: TakingOutlet
+    _outlet: TakerOutlet
 
     @property
     def taker(self) -> Taker:

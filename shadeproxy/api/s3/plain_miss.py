@@ -16,7 +16,7 @@ import numpy as np
 
 from shadeproxy.api.s3.errors import HOST_ID
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, ReadReports, client_of, fast_head
-from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, TakingOutlet
+from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, TakerOutlet
 from shadeproxy.api.s3.port import TURN_BYTES
 from shadeproxy.api.s3.read import answer_for
 from shadeproxy.api.s3.response import WRITE_BYTES, http_date
@@ -40,7 +40,7 @@ from shadeproxy.origin.link import LinkSlot
 from shadeproxy.origin.receiver import Broken
 
 
-class MissOutlet(TakingOutlet, Protocol):
+class MissOutlet(TakerOutlet, Protocol):
     """The methods of a client's connection that a plain miss calls."""
 
     def replace_read(self, read: EngineLaneRead) -> None:
@@ -96,8 +96,9 @@ class PlainMisses:
 
 
 class PlainMiss:
-    """One plain miss. Implements ``Filling``, ``Follower`` and ``Taker`` of engine/read/flight.py, and
-    ``Receiver`` of origin/receiver.py. ``reports``: gets the report when the read has ended.
+    """One plain miss. Implements ``Filling`` and ``Follower`` of engine/read/flight.py, ``Taker`` of
+    engine/read/taker.py, and ``Receiver`` of origin/receiver.py. ``reports``: gets the report when the read
+    has ended.
     """
 
     __slots__ = (

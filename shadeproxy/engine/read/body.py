@@ -45,7 +45,7 @@ class PagedReading(Protocol):
 
 
 class Body:
-    """Yields the pieces of one span. Implements ``Taker`` of flight.py. This is a class and not an async
+    """Yields the pieces of one span. Implements ``Taker`` of taker.py. This is a class and not an async
     generator, because the event loop keeps track of each async generator, which costs time.
     """
 
@@ -61,6 +61,7 @@ class Body:
         self._position = self._stop = 0  # The wanted bytes of the current page that are still to come.
         self._started = False
         self._begun = False  # True if a piece of the current page has come.
+        self._passed: int | None = None  # The page whose last piece the caller passes on.
         self._given_bytes = 0
         self._is_out = False  # True while the caller passes a piece on.
         self._connection, self.client = CONNECTION.get(), CLIENT.get()
@@ -75,6 +76,7 @@ class Body:
             if self._connection is not None:
                 self._reading.detached.bodies.add(self)
         self._is_out = False
+        self._leave_passed()
         if self._number >= self._numbers.stop:
             raise StopAsyncIteration
         piece: memoryview | None = None
@@ -90,10 +92,20 @@ class Body:
         self._position += len(piece)
         self._given_bytes += len(piece)
         if self._position == self._stop:
-            self._page = None
-            self._reading.done(self._number, served=True)
+            page, self._page = self._page, None
+            if isinstance(page, Flight):
+                # Leave the flight later: while the caller passes this piece on, a connection keeps the memory
+                # of the whole page.
+                page.served, self._passed = True, self._number
+            else:
+                self._reading.done(self._number, served=True)
             self._number += 1
         return piece
+
+    def _leave_passed(self) -> None:
+        if self._passed is not None:
+            passed, self._passed = self._passed, None
+            self._reading.done(passed, served=True)
 
     @property
     def held_bytes(self) -> int:
@@ -141,6 +153,7 @@ class Body:
 
     async def aclose(self) -> None:
         """Leave the flight that was being read; idempotent."""
+        self._leave_passed()
         if self._page is not None:
             self._page = None
             self._reading.done(self._number)

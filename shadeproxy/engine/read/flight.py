@@ -19,6 +19,7 @@ from shadeproxy.core.errors import ShadeProxyError, Unidentified
 from shadeproxy.core.pace import TurnLimiter, set_done
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
 from shadeproxy.engine.ownership import Began
+from shadeproxy.engine.read.taker import Taker
 from shadeproxy.origin.base import OriginRead
 
 PIECE_BYTES = 256 * 1024
@@ -31,29 +32,6 @@ _LISTED = 4096
 """When more buffers than this are listed, those that were freed are removed. Each takes 145 bytes, however
 short its page is.
 """
-
-
-class Taker(Protocol):
-    """A reader that passes the bytes of pages on to a client, as fast as the client takes them."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the ledger that this reader keeps while its client takes no more."""
-        ...
-
-    @property
-    def bytes_taken(self) -> int:
-        """Number of bytes that the client has taken so far."""
-        ...
-
-    @property
-    def client(self) -> str:
-        """The name under which the client takes turns, see ``tracing.CLIENT``."""
-        ...
-
-    def cut(self) -> None:
-        """End the read, and reset the client's connection."""
-        ...
 
 
 class Follower(Protocol):

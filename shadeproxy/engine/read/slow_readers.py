@@ -13,8 +13,9 @@ import structlog
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import LeastRate, ReadBounds
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.engine.read.flight import DetachedBuffers, Taker
+from shadeproxy.engine.read.flight import DetachedBuffers
 from shadeproxy.engine.read.single_flight import SingleFlight
+from shadeproxy.engine.read.taker import Taker
 from shadeproxy.telemetry.stats import Stats
 
 _log = structlog.get_logger(__name__)
@@ -37,13 +38,13 @@ they would take all memory again at once, and other reads would wait until they 
 """
 
 SHARED_S = 60.0
-"""For so long after a cut, a client shares one turn with all others that were cut off. So clients that come
+"""Seconds for which a client that was cut off shares one turn with all others that were. So clients that come
 back at once, under many addresses, wait behind the others.
 """
 _MOST_SHARING = 10_000
 
 
-class _Seen:
+class _Watched:
     """A reader as it was at the last look. ``rate``: how much longer its client may take nothing."""
 
     __slots__ = ("bytes_taken", "rate")
@@ -72,7 +73,7 @@ class SlowReaders:
         self._ledger = ledger
         self._monotonic_s = clock.monotonic_s
         self._looked_s = 0.0
-        self._seen: dict[Taker, _Seen] = {}
+        self._seen: dict[Taker, _Watched] = {}
         self._cut = 0
         stats.watch("slow_clients_cut", lambda: float(self._cut), grows=True)
 
@@ -91,7 +92,7 @@ class SlowReaders:
         for taker in self._takers():
             taken = taker.bytes_taken
             if (seen := before.get(taker)) is None:
-                self._seen[taker] = _Seen(taken)
+                self._seen[taker] = _Watched(taken)
                 continue
             self._seen[taker] = seen
             more, seen.bytes_taken = taken - seen.bytes_taken, taken
