@@ -89,13 +89,20 @@ class PendingForward:
     async def _run(self) -> bool:
         """Serve the request. Return True if the connection continues."""
         CONNECTION.set(self)
-        port = RequestPort(self._connection, self._head, self.body)
-        response = await self._handler.serve(port, self._known, refused=self._refused)
-        if not self.body.is_read:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LINGER_S):
-                    await self.body.drop()
-        return bool(response.keep_alive) and self.body.is_over
+        try:
+            port = RequestPort(self._connection, self._head, self.body)
+            response = await self._handler.serve(port, self._known, refused=self._refused)
+            if not self.body.is_read:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LINGER_S):
+                        await self.body.drop()
+            return bool(response.keep_alive) and self.body.is_over
+        except asyncio.CancelledError as error:
+            # The task keeps this error, and this object keeps the task. So drop the frames of the traceback,
+            # which would keep the memory of the page that was passed on until the collector runs.
+            raise error.with_traceback(None) from None
+        finally:
+            CONNECTION.set(None)  # Otherwise the context variable would make a reference cycle too.
 
     @property
     def unsent_bytes(self) -> int:
