@@ -14,6 +14,7 @@ from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import Intent
 
 _PREFETCH_SHARE = 0.5
+_SLOW = "\0slow"  # No client has this name.
 # How many bytes a task waits for, and a future that is done once they are granted.
 _Waiter = tuple[int, asyncio.Future[None]]
 
@@ -28,11 +29,23 @@ class Ledger:
         self.taken_bytes = 0
         self._max_wait_s = max_wait_s
         self._waiting: FairQueue[_Waiter] = FairQueue()
+        self._waiting_bytes = 0
+        self.slow: dict[str, float] = {}
+        """Clients that share one turn, because they were cut off for being slow; slow_readers.py changes the
+        dict.
+        """
 
     @property
     def waiting(self) -> int:
         """Number of tasks that now wait for bytes."""
         return self._waiting.count
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that must be given back before all tasks that wait now can have theirs; 0 if none waits."""
+        if not self._waiting.count:
+            return 0
+        return self._waiting_bytes + self.taken_bytes - self.capacity_bytes
 
     async def take(self, size_bytes: int, intent: Intent) -> None:
         """Reserve ``size_bytes``. DEMAND waits for its turn; PREFETCH is refused at once if there is no room.
@@ -47,7 +60,9 @@ class Ledger:
             raise Overloaded("prefetch budget exhausted")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         client, entry = CLIENT.get(), (size_bytes, future)
+        client = _SLOW if client in self.slow else client
         self._waiting.add(client, entry)
+        self._waiting_bytes += size_bytes
         give, withdraw = partial(self.give, size_bytes), partial(self._withdraw, client, entry)
         if not await granted(future, self._max_wait_s, give=give, withdraw=withdraw):
             raise Overloaded("memory for reads in flight is exhausted; retry later")
@@ -79,6 +94,7 @@ class Ledger:
 
     def _withdraw(self, client: str, entry: _Waiter) -> None:
         self._waiting.remove(client, entry)
+        self._waiting_bytes -= entry[0]
         # The free bytes may be enough for the next waiter, if it needs fewer bytes than the removed one.
         self._grant()
 
@@ -88,5 +104,6 @@ class Ledger:
             if self.taken_bytes + min(size_bytes, self.capacity_bytes) > self.capacity_bytes:
                 return
             self._waiting.take()
+            self._waiting_bytes -= size_bytes
             self.taken_bytes += size_bytes
             future.set_result(None)

@@ -9,6 +9,7 @@ import itertools
 import secrets
 from collections.abc import Awaitable
 from contextvars import ContextVar
+from typing import Protocol
 
 from shadeproxy.core.types import JobContext, ObjectRef
 
@@ -22,6 +23,23 @@ a job, or the peer's address; "" if no client waits.
 
 READER: ContextVar[JobContext | ObjectRef | None] = ContextVar("reader", default=None)
 """The job for which the origin is read, or the object that is read if no job is named."""
+
+
+class ClientConnection(Protocol):
+    """The connection to the client that is served."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that were given to the connection and that the client has not taken yet."""
+        ...
+
+    def cut(self) -> None:
+        """Reset the connection, so that the client sees that the answer broke off."""
+        ...
+
+
+CONNECTION: ContextVar[ClientConnection | None] = ContextVar("connection", default=None)
+"""The connection over which a task answers; None if no client waits."""
 
 ORIGIN_FIELD = "x-shade-request-id"
 """The header field that carries the request id to the origin. It is not signed, so its name must not begin

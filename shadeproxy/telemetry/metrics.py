@@ -54,6 +54,7 @@ _GAUGE_HELP = {
     "connections_left": "Further connections that are allowed.",
     "connections_refused": "Connections refused because no more were allowed.",
     "inflight_bytes": "Memory of pages on their way.",
+    "slow_clients_cut": "Clients cut off because they took too little while reads waited for memory.",
     "origin_inflight": "Requests to the origin that have a slot now.",
     "origin_waiting": "Requests that wait for a slot at the origin.",
     "tasks": "Tasks of the event loop.",

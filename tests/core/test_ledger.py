@@ -27,6 +27,21 @@ async def test_demand_waits_in_order_and_is_granted():
     assert ledger.taken_bytes == 70
 
 
+async def test_missing_bytes_are_those_that_waiting_tasks_still_need():
+    ledger = Ledger(100)
+    await ledger.take(80, Intent.DEMAND)
+    assert ledger.missing_bytes == 0
+    tasks = [asyncio.create_task(ledger.take(size, Intent.DEMAND)) for size in (60, 30)]
+    await asyncio.sleep(0)
+    assert ledger.missing_bytes == 70
+    tasks[1].cancel()
+    await asyncio.wait({tasks[1]})
+    assert ledger.missing_bytes == 40
+    ledger.give(40)
+    await tasks[0]
+    assert (ledger.missing_bytes, ledger.taken_bytes) == (0, 100)
+
+
 async def test_exhausted_for_too_long_is_overload():
     ledger = Ledger(100, max_wait_s=0.01)
     await ledger.take(100, Intent.DEMAND)

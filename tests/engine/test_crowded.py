@@ -33,6 +33,25 @@ async def test_cold_objects_of_many_pages_all_arrive(make_bench, slots, pages):
     assert memory.gets == len(keys) * 7, "each page was asked for once"
 
 
+async def test_a_last_piece_that_is_passed_on_keeps_the_memory_of_its_page_counted(make_bench):
+    """While a client takes the last bytes of a page that was not stored, its connection keeps the memory of
+    the whole page. So the budget counts this memory until the reader asks for more, or leaves.
+    """
+    bench = await make_bench(page_size=PAGE, ram_bytes=PAGE // 2, budget_bytes=8 * PAGE)
+    bench.origin.put("b", "k", BODY[: 2 * PAGE])
+    async with bench.engine.open(ReadRequest(ObjectRef("b", "k"))) as reading:
+        body, taken = reading.body(Span(0, 2 * PAGE)), 0
+        while taken < PAGE:
+            taken += len(await anext(body))
+        await bench.settle()
+        assert bench.ledger.taken_bytes == 2 * PAGE, "the first page, and the second one, which is read ahead"
+        while taken < 2 * PAGE:
+            taken += len(await anext(body))
+        assert bench.ledger.taken_bytes == PAGE
+    await bench.settle()
+    assert bench.ledger.taken_bytes == 0
+
+
 async def test_paused_readers_keep_no_whole_pages_beside_the_budget(make_bench):
     """Paused readers do not hold many whole pages that the budget no longer counts. A piece keeps the memory
     of its whole page. Once the page is stored, the budget does not count this memory.

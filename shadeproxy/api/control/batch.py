@@ -21,7 +21,7 @@ from shadeproxy.api.control.lookahead import BatchLookahead, FetchedPiece, Outco
 from shadeproxy.api.control.pieces import PieceReader, refusal_of
 from shadeproxy.api.control.reads import ReadCall, read_call
 from shadeproxy.core.errors import ClientTooSlow, InvalidRequest, ShadeProxyError
-from shadeproxy.core.tracing import CLIENT, REQUEST_ID, next_request_id
+from shadeproxy.core.tracing import CLIENT, CONNECTION, REQUEST_ID, next_request_id
 from shadeproxy.hints.datasets import Sample
 
 _log = structlog.get_logger("shadeproxy.control")
@@ -47,12 +47,13 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
         frames = FrameWriter(request, request_id)
         await frames.start()
         whose = (request.remote or "") if call.job is None else f"job {call.job.job}"
-        # The fetches inherit both variables: the client for which slots are taken in turn, and the request id
-        # for the origin.
-        inside, client = REQUEST_ID.set(request_id), CLIENT.set(whose)
+        # The fetches inherit these variables: the client for which slots are taken in turn, the request id
+        # for the origin, and the connection.
+        inside, client, outside = REQUEST_ID.set(request_id), CLIENT.set(whose), CONNECTION.set(frames)
         work = asyncio.create_task(_answer(context, call, frames), name="batch")
         REQUEST_ID.reset(inside)
         CLIENT.reset(client)
+        CONNECTION.reset(outside)
         try:
             # While the batch writes nothing, only this loop notices that the caller has left. aiohttp can
             # cancel the handler of a caller that has left, but only for all calls of a listener, and other
@@ -65,7 +66,7 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
             failure = (await asyncio.gather(work, return_exceptions=True))[0]
         if failure is not None:
             _tell(failure)
-            frames.abort()
+            frames.cut()
         return frames.response
 
 

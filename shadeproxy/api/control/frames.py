@@ -17,7 +17,7 @@ from aiohttp import web
 
 from shadeproxy.api.control.bodies import BATCH
 from shadeproxy.api.control.errors import ErrorBody
-from shadeproxy.api.s3.response import KEEPALIVE_S
+from shadeproxy.api.s3.response import KEEPALIVE_S, unsent_bytes
 from shadeproxy.core.errors import ClientTooSlow
 from shadeproxy.core.tracing import ORIGIN_FIELD
 from shadeproxy.core.types import Source
@@ -122,7 +122,12 @@ class FrameWriter:
         await self._taken()
         await self.response.write_eof()
 
-    def abort(self) -> None:
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the caller has not taken yet, see ``ClientConnection``."""
+        return unsent_bytes(self._request.transport)
+
+    def cut(self) -> None:
         """Reset the connection, so that the caller sees that the answer broke off."""
         if self._request.transport is not None:
             self._request.transport.abort()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Generic, Protocol, TypeVar
 
-from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, ReadReports, fast_head
+from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, ReadReports, client_of, fast_head
 from shadeproxy.api.s3.port import TURN_BYTES, HasPeer
 from shadeproxy.api.s3.read import answer_for
 from shadeproxy.api.s3.response import WRITE_BYTES
@@ -21,6 +21,7 @@ from shadeproxy.core.types import ObjectMeta, Source, Span
 from shadeproxy.engine.base import NothingKnown, ReadRequest
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 from shadeproxy.engine.read.reading import EngineReading
+from shadeproxy.engine.read.taker import Taker
 
 
 class LaneReading(Protocol):
@@ -114,6 +115,15 @@ class LaneOutlet(HasPeer, Protocol):
         ...
 
 
+class TakerOutlet(LaneOutlet, Protocol):
+    """The connection of a client of this process's own engine."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the client has not taken yet."""
+        ...
+
+
 class LaneRead(Generic[_Reading]):
     """One GET whose page is on its way. It follows the page's flight, and writes bytes of the answer as they
     arrive. Implements flight.py ``Follower``.
@@ -163,6 +173,11 @@ class LaneRead(Generic[_Reading]):
             outlet.call_in_turn(self.look)
 
     # ------------------------------------------------------------------ what the flight calls
+
+    @property
+    def taker(self) -> Taker | None:
+        """None: the fill memory of a worker is not counted by the ledger; see ``Follower.taker``."""
+        return None
 
     @property
     def waiting(self) -> bool:
@@ -285,10 +300,40 @@ class LaneRead(Generic[_Reading]):
 
 
 class EngineLaneRead(LaneRead[EngineReading]):
-    """A read from this process's own engine. If callbacks cannot answer it, a task continues it."""
+    """A read from this process's own engine. If callbacks cannot answer it, a task continues it. Implements
+    taker.py ``Taker``.
+    """
 
     __slots__ = ()
     engine: BeginsReads
+    _outlet: TakerOutlet
+
+    @property
+    def taker(self) -> Taker:
+        """This reader; see ``Follower.taker``."""
+        return self
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the ledger that the page takes; see ``Taker``."""
+        return self._flight.budget_bytes
+
+    @property
+    def bytes_taken(self) -> int:
+        """Number of bytes that the client has taken; see ``Taker``."""
+        return self.bytes_sent - self._outlet.unsent_bytes
+
+    @property
+    def client(self) -> str:
+        """The name of the client; see ``Taker``."""
+        return client_of(self._outlet, self.asked.call.identity)
+
+    def cut(self) -> None:
+        """Give the read up, and reset the connection; see ``Taker.cut``."""
+        if not self._left:
+            self._leave(CLIENT_CLOSED)
+            self._outlet.cut()
+            self._outlet.read_ended(keep=False)
 
     def take_over(self, sent: int, length: int, *, now_s: float, started_s: float) -> None:
         """Continue a plain miss that has sent the first ``sent`` of the ``length`` bytes of an object."""

@@ -17,7 +17,9 @@ from shadeproxy.api.s3.forward_handler import ForwardHandler
 from shadeproxy.api.s3.head import Head
 from shadeproxy.api.s3.port import Outlet, RequestPort
 from shadeproxy.api.s3.request_body import BodyConnection, ClientBody
+from shadeproxy.api.s3.response import break_off, unsent_bytes
 from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.tracing import CONNECTION
 
 LINGER_S = 5.0
 """Seconds for which the rest of a body is dropped after the answer."""
@@ -86,13 +88,31 @@ class PendingForward:
 
     async def _run(self) -> bool:
         """Serve the request. Return True if the connection continues."""
-        port = RequestPort(self._connection, self._head, self.body)
-        response = await self._handler.serve(port, self._known, refused=self._refused)
-        if not self.body.is_read:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LINGER_S):
-                    await self.body.drop()
-        return bool(response.keep_alive) and self.body.is_over
+        CONNECTION.set(self)
+        try:
+            port = RequestPort(self._connection, self._head, self.body)
+            response = await self._handler.serve(port, self._known, refused=self._refused)
+            if not self.body.is_read:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LINGER_S):
+                        await self.body.drop()
+            return bool(response.keep_alive) and self.body.is_over
+        except asyncio.CancelledError as error:
+            # The task keeps this error, and this object keeps the task. So drop the frames of the traceback,
+            # which would keep the memory of the page that was passed on until the collector runs.
+            raise error.with_traceback(None) from None
+        finally:
+            CONNECTION.set(None)  # Otherwise the context variable would make a reference cycle too.
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the client has not taken yet, see ``ClientConnection``."""
+        return unsent_bytes(self._connection.transport)
+
+    def cut(self) -> None:
+        """Reset the connection, see ``ClientConnection``."""
+        if self._connection.transport is not None:
+            break_off(self._connection.transport)
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -15,7 +15,8 @@ from shadeproxy.api.s3.lane_read import EngineLaneRead
 from shadeproxy.api.s3.plain_miss import PlainMiss
 from shadeproxy.api.s3.port import Outlet, Port
 from shadeproxy.api.s3.relay_read import RelayRead
-from shadeproxy.api.s3.response import break_off
+from shadeproxy.api.s3.response import break_off, unsent_bytes
+from shadeproxy.core.tracing import CONNECTION
 from shadeproxy.origin.interim import MOST_INTERIM, PROCESSING
 
 
@@ -102,6 +103,11 @@ class PendingRead:
         """Call ``function`` in a later turn of the event loop, when the turn limiter lets it run."""
         self._loop.call_soon(self._s3.pace.call, function)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the client has not taken yet, see ``ClientConnection``."""
+        return unsent_bytes(self._connection.transport)
+
     def cut(self) -> None:
         """Reset the connection, so that the client sees that the answer broke off."""
         if self._connection.transport is not None:
@@ -139,6 +145,7 @@ class PendingRead:
 
     async def _run(self, asked: Asked, begun: EngineLaneRead | RelayRead | None = None) -> None:
         keep = False
+        CONNECTION.set(self)
         try:
             method = asked.call.request.method
             self._port = Port(self._connection, method, keep_alive=asked.keep_alive)

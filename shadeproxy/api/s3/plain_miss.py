@@ -16,7 +16,7 @@ import numpy as np
 
 from shadeproxy.api.s3.errors import HOST_ID
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, ReadReports, client_of, fast_head
-from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
+from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, TakerOutlet
 from shadeproxy.api.s3.port import TURN_BYTES
 from shadeproxy.api.s3.read import answer_for
 from shadeproxy.api.s3.response import WRITE_BYTES, http_date
@@ -40,7 +40,7 @@ from shadeproxy.origin.link import LinkSlot
 from shadeproxy.origin.receiver import Broken
 
 
-class MissOutlet(LaneOutlet, Protocol):
+class MissOutlet(TakerOutlet, Protocol):
     """The methods of a client's connection that a plain miss calls."""
 
     def replace_read(self, read: EngineLaneRead) -> None:
@@ -96,8 +96,9 @@ class PlainMisses:
 
 
 class PlainMiss:
-    """One plain miss. Implements ``Filling`` and ``Follower`` of engine/read/flight.py, and ``Receiver`` of
-    origin/receiver.py. ``reports``: gets the report when the read has ended.
+    """One plain miss. Implements ``Filling`` and ``Follower`` of engine/read/flight.py, ``Taker`` of
+    engine/read/taker.py, and ``Receiver`` of origin/receiver.py. ``reports``: gets the report when the read
+    has ended.
     """
 
     __slots__ = (
@@ -164,6 +165,26 @@ class PlainMiss:
         return made
 
     @property
+    def taker(self) -> "PlainMiss":
+        """This reader; see ``Follower.taker``."""
+        return self
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the ledger that the page takes; see ``Taker.held_bytes``."""
+        return self._flight.budget_bytes
+
+    @property
+    def bytes_taken(self) -> int:
+        """Number of bytes that the client has taken; see ``Taker``."""
+        return self.bytes_sent - self._outlet.unsent_bytes
+
+    @property
+    def client(self) -> str:
+        """The name of the client; see ``Taker.client``."""
+        return client_of(self._outlet, self.asked.call.identity)
+
+    @property
     def waiting(self) -> bool:
         """True if all bytes that have arrived were sent; see ``Follower.waiting``."""
         return self._flight.filled <= self.bytes_sent
@@ -213,6 +234,13 @@ class PlainMiss:
         """Give the read up, because the client has gone. Later calls do nothing."""
         if not self._left:
             self._leave(CLIENT_CLOSED)
+
+    def cut(self) -> None:
+        """Give the read up, and reset the connection; see ``Taker.cut``."""
+        if not self._left:
+            self._leave(CLIENT_CLOSED)
+            self._outlet.cut()
+            self._outlet.read_ended(keep=False)
 
     # ------------------------------------------------------------------ calls of the origin's connection
 

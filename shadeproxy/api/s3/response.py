@@ -13,7 +13,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import cast
 
-from shadeproxy.core.sockets import reset_on_close
+from shadeproxy.core.sockets import reset_on_close, unacknowledged_bytes
 from shadeproxy.core.types import names_of
 
 WRITE_BYTES = 256 * 1024
@@ -83,6 +83,16 @@ def connection_fields(
     elif not http_11:
         own.append(("Connection", "keep-alive"))
     return fields + own, chunked, keep
+
+
+def unsent_bytes(transport: asyncio.WriteTransport | None) -> int:
+    """Return how many bytes of those given to ``transport`` the client has not acknowledged; 0 if the
+    transport is None or closes. Over TLS, up to some 300 KiB are left out.
+    """
+    sock = None if transport is None or transport.is_closing() else transport.get_extra_info("socket")
+    if transport is None or sock is None or sock.fileno() < 0:
+        return 0
+    return transport.get_write_buffer_size() + unacknowledged_bytes(sock)
 
 
 def break_off(transport: asyncio.BaseTransport) -> None:

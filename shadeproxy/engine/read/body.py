@@ -5,6 +5,7 @@ from typing import Protocol
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import OriginError, Overloaded, ShadeProxyError, TierError
 from shadeproxy.core.ranges import pages_of, span_within
+from shadeproxy.core.tracing import CLIENT, CONNECTION
 from shadeproxy.core.types import ObjectMeta, Span
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 from shadeproxy.engine.storage.disk_page import DiskPage, PageBody, StoredPart
@@ -15,6 +16,7 @@ class PagedReading(Protocol):
 
     deadline: Deadline | None
     detached: DetachedBuffers
+    joined: dict[int, Flight]
 
     @property
     def meta(self) -> ObjectMeta: ...
@@ -43,8 +45,8 @@ class PagedReading(Protocol):
 
 
 class Body:
-    """Yields the pieces of one span. This is a class and not an async generator, because the event loop keeps
-    track of each async generator, which costs time.
+    """Yields the pieces of one span. Implements ``Taker`` of taker.py. This is a class and not an async
+    generator, because the event loop keeps track of each async generator, which costs time.
     """
 
     def __init__(self, reading: PagedReading, span: Span, page_size: int) -> None:
@@ -57,6 +59,10 @@ class Body:
         self._position = self._stop = 0  # The wanted bytes of the current page that are still to come.
         self._started = False
         self._begun = False  # True if a piece of the current page has come.
+        self._passed: int | None = None  # The page whose last piece the caller passes on.
+        self._given_bytes = 0
+        self._is_out = False  # True while the caller passes a piece on.
+        self._connection, self.client = CONNECTION.get(), CLIENT.get()
 
     def __aiter__(self) -> "Body":
         return self
@@ -65,6 +71,10 @@ class Body:
         if not self._started:
             self._started = True
             self._reading.count(self._reading.meta, self._span)
+            if self._connection is not None:
+                self._reading.detached.bodies.add(self)
+        self._is_out = False
+        self._leave_passed()
         if self._number >= self._numbers.stop:
             raise StopAsyncIteration
         piece: memoryview | None = None
@@ -76,13 +86,39 @@ class Body:
         except BaseException:
             await self.aclose()
             raise
-        self._begun = True
+        self._begun = self._is_out = True
         self._position += len(piece)
+        self._given_bytes += len(piece)
         if self._position == self._stop:
-            self._page = None
-            self._reading.done(self._number, served=True)
+            page, self._page = self._page, None
+            if isinstance(page, Flight):
+                # Leave the flight later: while the caller passes this piece on, a connection keeps the memory
+                # of the whole page.
+                page.served, self._passed = True, self._number
+            else:
+                self._reading.done(self._number, served=True)
             self._number += 1
         return piece
+
+    def _leave_passed(self) -> None:
+        if self._passed is not None:
+            passed, self._passed = self._passed, None
+            self._reading.done(passed, served=True)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the ledger that the client keeps; 0 while this body waits for the origin."""
+        return sum(flight.budget_bytes for flight in self._reading.joined.values()) if self._is_out else 0
+
+    @property
+    def bytes_taken(self) -> int:
+        """Number of bytes that the client has taken; see ``Taker``."""
+        return self._given_bytes - (0 if self._connection is None else self._connection.unsent_bytes)
+
+    def cut(self) -> None:
+        """Reset the client's connection, which ends the task that reads; see ``Taker.cut``."""
+        if self._connection is not None:
+            self._connection.cut()
 
     async def _next_piece(self, page: PageBody | Flight) -> memoryview | None:
         """Return the next bytes of ``page``, the current page. Return None if ``_page`` has changed."""
@@ -115,6 +151,7 @@ class Body:
 
     async def aclose(self) -> None:
         """Leave the flight that was being read; idempotent."""
+        self._leave_passed()
         if self._page is not None:
             self._page = None
             self._reading.done(self._number)

@@ -20,6 +20,7 @@ from shadeproxy.engine.read.callback_fill import fill_at_once
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 from shadeproxy.engine.read.flight_filler import READAHEAD_SHARE, FlightFiller
 from shadeproxy.engine.read.single_flight import SingleFlight
+from shadeproxy.engine.read.slow_readers import SlowReaders
 from shadeproxy.engine.read.timeouts import OverdueFlights
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.origin.base import CallbackOrigin, Origin
@@ -58,8 +59,9 @@ class PageFiller:
         self.observer = cache.observer
         self.late_write_s = bounds.late_write_s
         """See ``ReadBounds``."""
-        overdue = OverdueFlights(lambda: self.flights, clock=clock, bounds=bounds)
         self.detached = DetachedBuffers(ledger.capacity_bytes // 2)
+        slow = SlowReaders(lambda: self.flights, self.detached, ledger=ledger, stats=stats, clock=clock)
+        overdue = OverdueFlights(lambda: self.flights, clock=clock, bounds=bounds, on_look=slow.look)
         self.flights = SingleFlight(self._retire, self._goes_on, overdue.watch)
         self.filler = FlightFiller(
             origin,

@@ -19,6 +19,7 @@ from shadeproxy.core.errors import ShadeProxyError, Unidentified
 from shadeproxy.core.pace import TurnLimiter, set_done
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
 from shadeproxy.engine.ownership import Began
+from shadeproxy.engine.read.taker import Taker
 from shadeproxy.origin.base import OriginRead
 
 PIECE_BYTES = 256 * 1024
@@ -41,6 +42,11 @@ class Follower(Protocol):
     @property
     def deadline(self) -> Deadline | None:
         """The deadline for the first byte, as for ``Flight.opened``; None once the first byte has come."""
+        ...
+
+    @property
+    def taker(self) -> Taker | None:
+        """The reader as a ``Taker``; None if another process sends the bytes to the client."""
         ...
 
     @property
@@ -356,6 +362,8 @@ class DetachedBuffers:
         """True if the count is above the limit. The count may include buffers that were freed since; ``many``
         excludes them.
         """
+        self.bodies: weakref.WeakSet[Taker] = weakref.WeakSet()
+        """The bodies that tasks pass on to clients; slow_readers.py looks at them."""
         self._buffers: list[tuple[weakref.ref[object], int]] = []
         self._most_listed = _LISTED
 

@@ -80,6 +80,11 @@ class PlainRead:
     # ------------------------------------------------------------------ calls of the flight
 
     @property
+    def taker(self) -> None:
+        """None, because the worker sends the bytes; see ``Follower.taker``."""
+        return
+
+    @property
     def waiting(self) -> bool:
         """True if more bytes are to come; see ``Follower.waiting``."""
         flight = self._flight

@@ -37,7 +37,16 @@ class OverdueFlights:
     look of the timer.
     """
 
-    def __init__(self, flights: Callable[[], SingleFlight], *, clock: Clock, bounds: ReadBounds) -> None:
+    def __init__(
+        self,
+        flights: Callable[[], SingleFlight],
+        *,
+        clock: Clock,
+        bounds: ReadBounds,
+        on_look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_look``: called at each look, when all flights were looked at."""
+        self._on_look = on_look
         self._flights = flights
         self._clock = clock
         self._bounds = bounds
@@ -69,6 +78,7 @@ class OverdueFlights:
                 if not flight.ended:
                     flight.refuse_late()
                     self._look_at(flights, flight, waited_s)
+            self._on_look()
         finally:
             if len(flights):
                 self._start()

@@ -164,6 +164,11 @@ class WorkerRead:
         self._forget_if_over()
 
     @property
+    def taker(self) -> None:
+        """None, because the worker sends the bytes; see ``Follower.taker``."""
+        return
+
+    @property
     def waiting(self) -> bool:
         """True if more bytes are to come; see ``Follower.waiting``."""
         return self._filled < self._length or not self._opened
