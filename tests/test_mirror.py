@@ -18,6 +18,7 @@ TABLE = {
     "engine.storage.disk_page": "api/s3/test_slow_disk_clients.py",
     "engine.storage.page_views": "api/s3/test_slow_disk_clients.py",
     "engine.read.pending_loads": "engine/storage/test_load_queue.py",
+    "engine.read.taker": "engine/read/test_slow_readers.py",
     "engine.read.worker_access_log": "engine/test_worker_reads.py",
     "engine.read.body_files": "api/s3/test_worker_bodies.py",
     "engine.read.needed": "api/s3/test_lane_read.py",

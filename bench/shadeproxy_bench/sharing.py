@@ -20,7 +20,7 @@ from shadeproxy_bench.loader import Epoch, Loader
 from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.server import Served, origin, proxy, workplace
 
-_RECORD_BYTES = 212  # bytes of header and metadata that the tier stores beside a body
+_RECORD_BYTES = 268  # bytes of header, metadata and catalogue that the tier counts beside a body
 _REPORT_S = 1.0
 
 

@@ -15,21 +15,26 @@ class BackgroundPace:
     """Decides when the next page of the rest of an object may be fetched."""
 
     def __init__(self) -> None:
-        self._wanted = 0
+        self._flying = self._wanted = 0
         self._quiet_s = self._next_s = 0.0
 
-    def may_start(self, now_s: float, flying: int, wanted: int, *, demanded: bool) -> bool:
-        """Return whether one more fetch may start beside ``flying`` others. ``wanted``: the number of missing
-        pages that readers have wanted so far. ``demanded``: True if a reader waits for the origin now.
+    def may_start(self, now_s: float, wanted: int, *, demanded: bool) -> bool:
+        """Return whether one more such fetch may start. ``wanted``: the number of missing pages that readers
+        have wanted so far. ``demanded``: True if a reader waits for the origin now.
         """
         if demanded or wanted != self._wanted:
             if now_s >= self._quiet_s:
                 self._next_s = max(self._next_s, now_s + _FIRST_S)
             self._wanted, self._quiet_s = wanted, now_s + _QUIET_S
         if now_s < self._quiet_s:
-            return not flying and now_s >= self._next_s
-        return flying < _AT_A_TIME
+            return not self._flying and now_s >= self._next_s
+        return self._flying < _AT_A_TIME
 
-    def note(self, now_s: float, took_s: float) -> None:
-        """Note the end of a fetch that took ``took_s``."""
+    def begin(self) -> None:
+        """Note the begin of such a fetch."""
+        self._flying += 1
+
+    def end(self, now_s: float, took_s: float) -> None:
+        """Note the end of such a fetch, which took ``took_s``."""
+        self._flying -= 1
         self._next_s = now_s + took_s * (1 / _BUSY_SHARE - 1)

@@ -66,6 +66,7 @@ class _Flying(NamedTuple):
     size_bytes: int
     began_s: float
     wanted: Wanted | None
+    is_rest: bool
 
 
 class Prefetcher:
@@ -297,20 +298,19 @@ class Prefetcher:
 
     def _pump_rest(self) -> None:
         while self._parts.has_rest and self._may_start(_PART_PAGES):
-            flying, demanded = len(self._flying), self._port.flying > len(self._flying)
-            now_s = self._clock.monotonic_s()
-            if not self._background.may_start(now_s, flying, self._wanted, demanded=demanded):
+            now_s, demanded = self._clock.monotonic_s(), self._port.flying > len(self._flying)
+            if not self._background.may_start(now_s, self._wanted, demanded=demanded):
                 self._woken.set()  # The next round asks again.
                 return
             if (guess := self._parts.rest()) is not None:
-                self._start_part(guess)
+                self._start_part(guess, is_rest=True)
 
-    def _start_part(self, guess: Guess) -> None:
+    def _start_part(self, guess: Guess, *, is_rest: bool = False) -> None:
         needs = self._port.pages(guess.ref, range(guess.number, guess.number + 1), guess.meta)
         if not needs:
             return
         if self._port.wins(needs[0]):
-            self._start(needs[0], None)
+            self._start(needs[0], None, is_rest=is_rest)
         else:
             self._parts.drop_rest(guess)
 
@@ -333,7 +333,7 @@ class Prefetcher:
 
     # ------------------------------------------------------------------ fetches
 
-    def _start(self, need: Need, wanted: Wanted | None) -> None:
+    def _start(self, need: Need, wanted: Wanted | None, *, is_rest: bool = False) -> None:
         key = next(self._keys)  # Use another key, not the page: another version of the page may be under way.
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._port.begin(need, partial(self._landed, key), "" if wanted is None else wanted.job)
@@ -341,14 +341,15 @@ class Prefetcher:
         self._fetched.add(need, "" if wanted is None else wanted.job, now_s)
         if wanted is not None and (walk := self._walks.get(wanted.job)) is not None:
             walk.fetched(wanted, size_bytes)
-        self._flying[key] = _Flying(flight, size_bytes, now_s, wanted)
+        self._flying[key] = _Flying(flight, size_bytes, now_s, wanted, is_rest)
+        if is_rest:
+            self._background.begin()
         self._flying_bytes += size_bytes
 
     def _landed(self, key: int, fetched: Fetched) -> None:
         flown, now_s = self._remove(key), self._clock.monotonic_s()
         walk = None if flown.wanted is None else self._walks.get(flown.wanted.job)
         self._learn(fetched, now_s - flown.began_s, walk)
-        self._background.note(now_s, now_s - flown.began_s)
         page = object_hash(flown.flight.ref), flown.flight.number
         self._fetched.land(page, now_s, failed=isinstance(fetched.error, OriginError))
         if fetched.error is not None:
@@ -370,6 +371,9 @@ class Prefetcher:
     def _remove(self, key: int) -> _Flying:
         flown = self._flying.pop(key)
         self._flying_bytes -= flown.size_bytes
+        if flown.is_rest:
+            now_s = self._clock.monotonic_s()
+            self._background.end(now_s, now_s - flown.began_s)
         return flown
 
     def _learn(self, fetched: Fetched, elapsed_s: float, walk: Walk | None) -> None:

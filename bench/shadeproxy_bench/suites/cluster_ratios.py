@@ -25,7 +25,7 @@ from shadeproxy_bench.server import Served
 
 NODES = 4
 _OBJECT_BYTES = 8_000
-_RECORD_BYTES = 8_212  # bytes of one record in the tier, with header and metadata
+_RECORD_BYTES = 8_268  # bytes of one record in the tier, with header, metadata and catalogue
 _JOB = "ranks"
 _EVERY = 8
 """Number of reads of a rank after which it waits for the other ranks."""

@@ -132,9 +132,10 @@ class Residents:
             return True
         if (others := self.other_pages.get(object_hash)) is None:
             return False
-        if others.etag is not None:
-            return others.etag != etag
-        return any(self._etags[slot] != etag for slot in self.pages_of(object_hash))
+        if others.etag is None:
+            versions = {self._etags[slot] for slot in self.pages_of(object_hash)}
+            others.etag = versions.pop() if len(versions) == 1 else None
+        return others.etag != etag
 
     def ready(self) -> Slots:
         """Return all slots with a readable page."""

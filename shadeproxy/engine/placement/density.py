@@ -15,9 +15,10 @@ REQUEST_BYTES = 64 * 1024
 """A request costs about as much as this many bytes."""
 
 _CLOSE_PARTS, _LEAST_SHARE = 2, 1 / 8
-# Parts that are read again and again alone may cost this many pages, then the page is fetched.
-_MOST_PAGES = 4
-_MOST_VISITS = 4096
+# Parts that are read again and again alone may cost this many pages, then the page is fetched. Parts that are
+# not stored are read again in each epoch.
+_MOST_PAGES, _MOST_PAGES_UNSTORED = 4, 1
+_MOST_VISITS, _MOST_PARTS = 2048, 64
 _LEARNING = 1 / 4
 _IS_DENSE = 0.5
 _EXPLORED = 64  # In a dense group, the parts of one page in so many are still counted.
@@ -25,7 +26,7 @@ _EXPLORED = 64  # In a dense group, the parts of one page in so many are still c
 
 @dataclass(slots=True, eq=False)
 class _Visit:
-    """The reads alone of a page's parts. ``parts``: the distinct parts. ``parts_bytes``: their cost.
+    """The reads alone of a page's parts. ``parts``: the first distinct parts. ``parts_bytes``: their cost.
     ``close``: how many of them lie close to another one. ``explored``: True if the group is dense. ``over``:
     True once a part was read again, or the page was found not to be dense.
     """
@@ -47,7 +48,8 @@ class _Visit:
         gap = part.length // 2
         self.close += any(one.start <= part.stop + gap and part.start <= one.stop + gap for one in self.parts)
         self.parts_bytes += cost_bytes
-        self.parts.append(part)
+        if len(self.parts) < _MOST_PARTS:
+            self.parts.append(part)
         return False
 
     def is_dense(self, page_bytes: int) -> bool:
@@ -63,8 +65,10 @@ class PageDensity:
         self._visits: OrderedDict[int, _Visit] = OrderedDict()  # By page hash, latest last.
         self._dense: dict[int, float] = {}
 
-    def reads_alone(self, page: int, group: int, *, page_bytes: int, part: Span) -> bool:
-        """Return whether to fetch ``part`` of a page alone; False: fetch the whole page. Count the read."""
+    def reads_alone(self, page: int, group: int, *, page_bytes: int, part: Span, stored: bool) -> bool:
+        """Return whether to fetch ``part`` of a page alone; False: fetch the whole page. Count the read.
+        ``stored``: whether the part can be stored alone.
+        """
         visit = self._visits.get(page)
         if visit is None:
             dense = self._dense.get(group, 0.0) >= _IS_DENSE
@@ -82,7 +86,7 @@ class PageDensity:
             self._learn(group, 1.0)
             del self._visits[page]
             return False
-        if visit.cost_bytes >= _MOST_PAGES * page_bytes:
+        if visit.cost_bytes >= page_bytes * (_MOST_PAGES if stored else _MOST_PAGES_UNSTORED):
             del self._visits[page]
             return False
         return True

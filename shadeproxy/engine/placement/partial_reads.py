@@ -11,6 +11,7 @@ from enum import Enum
 from shadeproxy.core.ranges import part_number
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.index.hash_table import page_hash
+from shadeproxy.engine.index.other_pages import OtherPages
 from shadeproxy.engine.placement.candidates import RECORD_BYTES
 from shadeproxy.engine.placement.density import REQUEST_BYTES, PageDensity
 from shadeproxy.engine.placement.pins import Pins
@@ -21,6 +22,10 @@ LONG_BYTES = 512 * 1024
 """A link of some 50 MB/s carries these bytes in the time of a request. A reader does not wait for more bytes
 that are none of its own.
 """
+
+
+_MOST_RECORDS = 1024
+"""An object with so many records gets no further stored parts, because all are dropped in one step."""
 
 
 class Fetch(Enum):
@@ -36,9 +41,10 @@ class PartialReads:
     resident, and for a part that is not on its way.
     """
 
-    def __init__(self, placement: Placement, pins: Pins) -> None:
+    def __init__(self, placement: Placement, pins: Pins, other_pages: OtherPages) -> None:
         self._placement = placement
         self._pins = pins
+        self._other_pages = other_pages
         self._density = PageDensity()
 
     def fetch(
@@ -70,11 +76,14 @@ class PartialReads:
             return Fetch.PAGE
         if saved_bytes < LONG_BYTES:
             return Fetch.PART
+        stored = part_number(first + part.start)
+        if len(self._other_pages.get(hashed, ())) >= _MOST_RECORDS:
+            stored = None
         if admitted:
-            page = page_hash(hashed, number)
-            if not self._density.reads_alone(page, group, page_bytes=page_bytes, part=part):
+            page, storable = page_hash(hashed, number), stored is not None
+            if not self._density.reads_alone(page, group, page_bytes=page_bytes, part=part, stored=storable):
                 return Fetch.PAGE
-        if (stored := part_number(first + part.start)) is None:
+        if stored is None:
             return Fetch.PART
         # The part has a history of its own, so that it is kept if it is read again, although its page is not.
         self._placement.note_part(hashed, stored, group)

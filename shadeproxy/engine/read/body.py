@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from shadeproxy.core.deadline import Deadline
-from shadeproxy.core.errors import OriginError, Overloaded, ShadeProxyError, TierError
+from shadeproxy.core.errors import BodyCutShort, OriginError, Overloaded, ShadeProxyError, TierError
 from shadeproxy.core.ranges import pages_of, span_within
 from shadeproxy.core.tracing import CLIENT, CONNECTION
 from shadeproxy.core.types import ObjectMeta, Span
@@ -86,6 +86,9 @@ class Body:
         except BaseException:
             await self.aclose()
             raise
+        if not piece:
+            await self.aclose()
+            raise BodyCutShort(f"a page of {self._reading.meta.etag} ended before the bytes that are wanted")
         self._begun = self._is_out = True
         self._position += len(piece)
         self._given_bytes += len(piece)

@@ -8,6 +8,7 @@ import asyncio
 
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import DeadlineExceeded
+from shadeproxy.core.types import Page
 from shadeproxy.engine.storage.disk_page import DiskPage
 from shadeproxy.engine.storage.page_cache import PageCache
 
@@ -17,13 +18,20 @@ class PendingLoads:
 
     def __init__(self, cache: PageCache) -> None:
         self._cache = cache
-        self._running: dict[int, asyncio.Task[memoryview | DiskPage]] = {}
+        self._running: dict[int, tuple[Page, asyncio.Task[memoryview | DiskPage]]] = {}
 
-    async def view(self, number: int, slot: int, limit: Deadline | None) -> memoryview | DiskPage:
-        """Return the body of a page; see ``PageViews.view``. Raises DeadlineExceeded if a disk has not given
-        the page by ``limit``; the load then goes on until ``stop``, and the next call waits for it.
+    async def view(
+        self, number: int, record: Page, slot: int, limit: Deadline | None
+    ) -> memoryview | DiskPage:
+        """Return the body of ``record``, page ``number`` or a stored part of it; see ``PageViews.view``.
+
+        Raises DeadlineExceeded if a disk has not given the body by ``limit``; the load then goes on until
+        ``stop``, and the next call for the same record waits for it.
         """
-        load = self._running.pop(number, None)
+        before, load = self._running.pop(number, (record, None))
+        if load is not None and before != record:
+            load.cancel()  # The page has come meanwhile, or its part has left.
+            load = None
         if load is None:
             if limit is None or not self._cache.must_load(slot):
                 return await self._cache.view(slot)
@@ -33,7 +41,7 @@ class PendingLoads:
             ended = asyncio.wait((load,))  # Unlike a plain await, it does not cancel the load.
             await (ended if limit is None else limit.bound(ended))
         except DeadlineExceeded:
-            self._running[number] = load
+            self._running[number] = record, load
             raise
         except asyncio.CancelledError:
             load.cancel()
@@ -42,8 +50,8 @@ class PendingLoads:
 
     def stop(self, number: int) -> None:
         """Give up the load of a page, because the origin has sent the page, or nothing waits for it."""
-        if (load := self._running.pop(number, None)) is not None:
-            load.cancel()
+        if number in self._running:
+            self._running.pop(number)[1].cancel()
 
     def stop_all(self) -> None:
         """Give up the loads of all pages."""

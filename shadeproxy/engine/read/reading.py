@@ -32,10 +32,12 @@ from shadeproxy.engine.storage.disk_page import PageBody, StoredPart
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.origin.base import CallbackOrigin, OriginRead
 
-_FIRST_READAHEAD_PAGES = 2
-_MOST_READAHEAD_PAGES = 16
+_FIRST_READAHEAD_PAGES, _MOST_READAHEAD_PAGES = 2, 16
 """The most pages that are read ahead: 64 MiB of 4-MiB pages, which a link of 10 Gbit/s carries in 50 ms."""
 
+
+_Loaded = tuple[Page, PageBody]
+"""The type of a record in a tier, and its body."""
 
 Count = Callable[[ReadRequest, Source, int], None]
 """The type of a function that counts one demand GET, by its request, its source and the bytes of its body."""
@@ -47,11 +49,8 @@ class EngineReading:
     def __init__(
         self, request: ReadRequest, *, cache: PageCache, fills: PageFiller, count: Count, page_size: int
     ) -> None:
-        self.request = request
-        self._cache = cache
-        self._fills = fills
-        self._count_read = count
-        self._page_size = page_size
+        self.request, self._cache, self._fills = request, cache, fills
+        self._count_read, self._page_size = count, page_size
         self._meta: ObjectMeta | None = None
         self._span: Span | None = None  # The wanted span of the object, once it is known.
         self.source = Source.RAM
@@ -67,8 +66,7 @@ class EngineReading:
         self.loads: PendingLoads | None = None
         """The loads of pages of ``_late`` that go on; None if there were none."""
         self._readahead_pages = _FIRST_READAHEAD_PAGES
-        self._counted = False
-        self._loaded: tuple[int, PageBody] | None = None
+        self._loaded: tuple[int, _Loaded] | None = None
         self.explained = False
         """True if an order, scores or an earlier try explain the read. Page histories do not count an
         explained read.
@@ -80,7 +78,7 @@ class EngineReading:
         """While ``detached.many``, pieces are copied, because slow readers hold too much memory."""
         self.begun = False
         """True if ``Engine.begin`` has begun the read without waiting. The read is then noted already."""
-        self._observed = False
+        self._observed = self._counted = False
         self._reads: CallbackOrigin | None = None
         self.relayed = RELAYED.get()
         """True if another node of a cluster sent the request. If that node gives up, the fill goes on, so
@@ -257,10 +255,10 @@ class EngineReading:
         try:
             return await self._flight(number)
         except (OriginError, Overloaded) as error:
-            if (page := await self.late_page(number, error)) is None:
+            if (loaded := await self._load_late(number, error)) is None:
                 raise
-            self.source, self._loaded = Source.DISK, (number, page)
-            return page
+            self.source, self._loaded = Source.DISK, (number, loaded)
+            return loaded[1]
 
     def deadline_of(self, number: int) -> Deadline | None:
         """Return the deadline for the first byte of a page from the origin."""
@@ -271,6 +269,9 @@ class EngineReading:
         its tier was slow, read it from that tier now. Return None if no tier has the page in the opened
         version.
         """
+        return None if (loaded := await self._load_late(number, error)) is None else loaded[1]
+
+    async def _load_late(self, number: int, error: ShadeProxyError) -> _Loaded | None:
         self._leave(number)
         if number not in self._late or isinstance(error, ObjectChanged):
             return None
@@ -288,24 +289,27 @@ class EngineReading:
         return isinstance(error, DeadlineExceeded) or flight.prefetched
 
     async def _load_first(self, number: int) -> bool:
-        if (page := await self._load(number)) is not None:
-            self._loaded = (number, page)
-        return page is not None
+        if (loaded := await self._load(number)) is not None:
+            self._loaded = number, loaded
+        return loaded is not None
 
     async def _resident(self, number: int) -> PageBody | None:
         """Note the demand read of a page, and return its body from its tier; None if no tier has it."""
-        loaded, self._loaded = self._loaded, None
-        page = None if loaded is None or loaded[0] != number else loaded[1]
-        if page is None or (not isinstance(page, memoryview) and not page.is_resident):
-            page = await self._load(number)
-        if page is not None and self.request.intent is Intent.DEMAND and number not in self._late:
+        before, self._loaded = self._loaded, None
+        loaded = None if before is None or before[0] != number else before[1]
+        if loaded is None or not (isinstance(loaded[1], memoryview) or loaded[1].is_resident):
+            loaded = await self._load(number)
+        if loaded is None:
+            return None
+        record, page = loaded
+        if self.request.intent is Intent.DEMAND and number not in self._late:
             view = page if isinstance(page, memoryview) else page.view
-            self._cache.use(self._record(number), view, explained=self.explained)
+            self._cache.use(record, view, explained=self.explained)
         return page
 
-    async def _load(self, number: int, *, late: bool = False) -> PageBody | None:
-        """Return the body of a page from its tier. Return None if no tier has the page, or the tier hangs.
-        Unless ``late``, return None also if the tier is too slow.
+    async def _load(self, number: int, *, late: bool = False) -> _Loaded | None:
+        """Return the record with the wanted bytes of a page, and its body from its tier. Return None if no
+        tier has it, or the tier hangs. Unless ``late``, return None also if the tier is too slow.
         """
         page, deadline = self._record(number), self.deadline
         if (slot := self._cache.find(page)) is None:
@@ -315,9 +319,11 @@ class EngineReading:
             limit = deadline if late or deadline is None else deadline.half()
             self.loads = self.loads or PendingLoads(self._cache)
             try:
-                body = await self.loads.view(number, slot, limit)
-                part = None if part_start(page.number) is None else self._part(number)
-                return body if part is None else StoredPart(body, part.start)
+                body = await self.loads.view(number, page, slot, limit)
+                start = part_start(page.number)
+                if start is None:
+                    return page, body
+                return page, StoredPart(body, start - number * self._page_size)
             except TierError:
                 return None  # The cache has counted this, and dropped the page: it is now a miss.
             except DeadlineExceeded:
@@ -331,8 +337,7 @@ class EngineReading:
 
     def _read_ahead(self, number: int, stop: int) -> None:
         for coming in range(number + 1, min(number + 1 + self._readahead_pages, stop)):
-            page = Page(self.request.ref, self.meta.etag, coming)
-            if coming in self.joined or self._cache.find(page) is not None:
+            if coming in self.joined or self._cache.find(self._record(coming)) is not None:
                 continue
             flight = self._fills.join_readahead(
                 self.request.ref,

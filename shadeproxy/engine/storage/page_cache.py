@@ -118,7 +118,7 @@ class PageCache:
             erasing=self.erasing,
         )
         self.find_under, self.drop_under = under.find, under.drop
-        self.partial = PartialReads(self.placement, self.pins)
+        self.partial = PartialReads(self.placement, self.pins, residents.other_pages)
         """Decides what reads of parts of pages fetch. Flush the access log before."""
         self.insert_many = PageAdmission(
             self.residents,

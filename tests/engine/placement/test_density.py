@@ -17,9 +17,10 @@ def density():
     return PageDensity()
 
 
-def read(density, page, part, *, group=0, length=PART):
+def read(density, page, part, *, group=0, length=PART, stored=True):
     """Read the part with this number. Return whether it is fetched alone."""
-    return density.reads_alone(page, group, page_bytes=PAGE, part=Span(part * length, (part + 1) * length))
+    span = Span(part * length, (part + 1) * length)
+    return density.reads_alone(page, group, page_bytes=PAGE, part=span, stored=stored)
 
 
 def alone(density, page, parts, **options):
@@ -61,6 +62,17 @@ def test_the_same_part_again_says_nothing_of_the_rest_of_the_page(density):
     assert alone(density, 1, [0, 1] * 200) == -(-4 * PAGE // COST) - 1
 
 
+def test_parts_that_are_not_stored_may_cost_one_page(density):
+    assert alone(density, 1, [0, 20] * 200, stored=False) == -(-PAGE // COST) - 1
+
+
+def test_the_parts_of_one_visit_are_bounded(density):
+    for start in range(0, 32 << 20, 300_000):
+        assert density.reads_alone(1, 0, page_bytes=32 << 20, part=Span(start, start + 20), stored=True)
+    (visit,) = density._visits.values()
+    assert len(visit.parts) == 64
+
+
 def test_parts_read_in_a_second_pass_do_not_count(density):
     assert alone(density, 1, [0, 0, *range(1, 40)]) == 41
 
@@ -98,7 +110,7 @@ def test_visits_are_bounded_and_the_forgotten_ones_were_not_dense(density):
         alone(density, page, range(40), group=1)
     for page in range(0, 64 * 4, 64):
         assert read(density, page, 0, group=1)
-    for page in range(1_000_000, 1_000_000 + 4096):
+    for page in range(1_000_000, 1_000_000 + 2048):
         read(density, page, 0)
-    assert len(density._visits) == 4096
+    assert len(density._visits) == 2048
     assert read(density, 1, 0, group=1)

@@ -1,17 +1,23 @@
 """Parts of long pages are stored alone: found again by their first byte, never with a wrong byte."""
 
 import asyncio
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.deadline import DEADLINE, Deadline, ReadBounds
+from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.ranges import RangeSpec, part_number, part_start
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.placement import partial_reads
 from shadeproxy.engine.placement.partial_reads import Fetch
 from shadeproxy.engine.rules import Freshness, Rule
+from tests.support.engine import HeldIO
 from tests.support.purging import purge_under
 
 PAGE = 1 << 20
@@ -167,6 +173,62 @@ async def test_parts_beyond_the_numbers_are_read_alone_and_not_stored(make_parts
     fetch = parts.bench.cache.partial.fetch
     assert fetch(REF, 2047, 0, first=(1 << 31) - PAGE, **asked) is Fetch.STORED_PART
     assert fetch(REF, 2048, 0, first=1 << 31, **asked) is Fetch.PART
+
+
+async def test_the_body_of_a_part_is_not_taken_for_the_page_that_came_meanwhile(make_parts):
+    """A slow disk has the part, so the origin is asked for it too. Meanwhile another reader fetches the page,
+    and then the origin fails: the read goes on with the page.
+    """
+    parts = await make_parts(ram_bytes=2 << 20, disk_bytes=32 << 20, policy="lru")
+    bench, span = parts.bench, Span(50_000, 250_000)
+    await parts.read(*span)
+    bench.origin.put("b", "other", bytes(4 * PAGE))
+    await bench.get("other")
+    await bench.settle()
+    slot = bench.cache.find_part(REF, bench.engine.usable_now(ReadRequest(REF)).etag, span)
+    assert bench.cache.residents.tier[slot] == 1
+    held, asked, fails = HeldIO(), asyncio.Event(), asyncio.Event()
+    bench.cache.media[1].tier.is_hot = lambda _location: False
+    bench.cache.media[1] = replace(bench.cache.media[1], load=held)
+    open_at_origin = bench.origin.open
+
+    @asynccontextmanager
+    async def fail():
+        asked.set()
+        await fails.wait()
+        raise OriginUnavailable("down")
+        yield
+
+    bench.origin.open = lambda ref, **options: (
+        fail() if options.get("span") == span else open_at_origin(ref, **options)
+    )
+    DEADLINE.set(Deadline(SystemClock(), ReadBounds(first_byte_s=2.0)))
+    reader = asyncio.create_task(bench.get("k", range=RangeSpec(span.start, span.stop - 1)))
+    await asked.wait()
+    DEADLINE.set(None)
+    assert (await bench.get("k", range=RangeSpec(0, PAGE - 1)))[0] == parts.body[:PAGE]
+    held.go.set()
+    await asyncio.sleep(0)
+    fails.set()
+    body, _ = await asyncio.wait_for(reader, 10)
+    assert body == parts.body[slice(*span)]
+
+
+async def test_reading_ahead_finds_stored_parts(make_parts):
+    parts = await make_parts()
+    await parts.read(PAGE, PAGE + 2000)
+    before = parts.asked
+    assert await parts.read(PAGE - 3000, PAGE + 2000) is Source.ORIGIN
+    assert parts.asked == before + 3000
+
+
+async def test_an_object_gets_no_more_stored_parts_than_can_be_dropped_in_one_step(make_parts, monkeypatch):
+    monkeypatch.setattr(partial_reads, "_MOST_RECORDS", 3)
+    parts = await make_parts()
+    starts = [page * PAGE + 5000 for page in range(6)]
+    for _ in range(2):
+        sources = [await parts.read(start, start + 1000) for start in starts]
+    assert sources == [Source.RAM] * 3 + [Source.ORIGIN] * 3
 
 
 @pytest.mark.parametrize("policy", ["default", "lru", "importance"])

@@ -39,7 +39,7 @@ from shadeproxy_bench.origin import Link
 from shadeproxy_bench.studies.prefetch.virtual import VirtualClock, VirtualLoop, run
 
 PAGE_BYTES = 1 << 20
-RECORD_BYTES = 212  # bytes of header and metadata that the tier stores beside a body
+RECORD_BYTES = 268  # bytes of header, metadata and catalogue that the tier counts beside a body
 _SEGMENT_BYTES = 4 << 20
 _INFLIGHT_BYTES = 256 << 20
 _AHEAD_BYTES = 256 << 20
