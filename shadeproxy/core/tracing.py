@@ -7,6 +7,7 @@ set the values for hits, because a hit never waits, and logs only its own line.
 
 import itertools
 import secrets
+import weakref
 from collections.abc import Awaitable
 from contextvars import ContextVar
 from typing import Protocol
@@ -38,8 +39,10 @@ class ClientConnection(Protocol):
         ...
 
 
-CONNECTION: ContextVar[ClientConnection | None] = ContextVar("connection", default=None)
-"""The connection over which a task answers; None if no client waits."""
+CONNECTION: ContextVar[weakref.ref[ClientConnection] | None] = ContextVar("connection", default=None)
+"""The connection over which a task answers; None if no client waits. Timers and tasks that a request begins
+keep this variable for longer than the request, so the reference is weak.
+"""
 
 ORIGIN_FIELD = "x-shade-request-id"
 """The header field that carries the request id to the origin. It is not signed, so its name must not begin

@@ -8,6 +8,7 @@ no pages. If a caller goes away, the fetches for its answer end.
 """
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -49,7 +50,11 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
         whose = (request.remote or "") if call.job is None else f"job {call.job.job}"
         # The fetches inherit these variables: the client for which slots are taken in turn, the request id
         # for the origin, and the connection.
-        inside, client, outside = REQUEST_ID.set(request_id), CLIENT.set(whose), CONNECTION.set(frames)
+        inside, client, outside = (
+            REQUEST_ID.set(request_id),
+            CLIENT.set(whose),
+            CONNECTION.set(weakref.ref(frames)),
+        )
         work = asyncio.create_task(_answer(context, call, frames), name="batch")
         REQUEST_ID.reset(inside)
         CLIENT.reset(client)

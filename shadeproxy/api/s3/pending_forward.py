@@ -6,6 +6,7 @@ the kernel would reset it, and the client could lose the answer.
 """
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
@@ -40,7 +41,7 @@ class PendingForward:
     head. ``known``, ``refused``: see ``ForwardHandler.serve``.
     """
 
-    __slots__ = ("_connection", "_handler", "_head", "_known", "_refused", "_task", "body")
+    __slots__ = ("__weakref__", "_connection", "_handler", "_head", "_known", "_refused", "_task", "body")
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class PendingForward:
 
     async def _run(self) -> bool:
         """Serve the request. Return True if the connection continues."""
-        CONNECTION.set(self)
+        CONNECTION.set(weakref.ref(self))
         try:
             port = RequestPort(self._connection, self._head, self.body)
             response = await self._handler.serve(port, self._known, refused=self._refused)
@@ -101,8 +102,6 @@ class PendingForward:
             # The task keeps this error, and this object keeps the task. So drop the frames of the traceback,
             # which would keep the memory of the page that was passed on until the collector runs.
             raise error.with_traceback(None) from None
-        finally:
-            CONNECTION.set(None)  # Otherwise the context variable would make a reference cycle too.
 
     @property
     def unsent_bytes(self) -> int:

@@ -5,6 +5,7 @@ sent only before the first byte of the answer.
 """
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from contextvars import Context
 from typing import Protocol
@@ -36,8 +37,8 @@ class PendingRead:
     """
 
     __slots__ = (
-        "_connection", "_interim", "_loop", "_over", "_port", "_read", "_s3", "_task", "_timer", "paused",
-        "peer",
+        "__weakref__", "_connection", "_interim", "_loop", "_over", "_port", "_read", "_s3", "_task",
+        "_timer", "paused", "peer",
     )  # fmt: skip
 
     def __init__(self, connection: ReadingConnection, s3: S3Handler) -> None:
@@ -145,7 +146,7 @@ class PendingRead:
 
     async def _run(self, asked: Asked, begun: EngineLaneRead | RelayRead | None = None) -> None:
         keep = False
-        CONNECTION.set(self)
+        CONNECTION.set(weakref.ref(self))
         try:
             method = asked.call.request.method
             self._port = Port(self._connection, method, keep_alive=asked.keep_alive)

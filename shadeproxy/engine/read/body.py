@@ -62,7 +62,7 @@ class Body:
         self._passed: int | None = None  # The page whose last piece the caller passes on.
         self._given_bytes = 0
         self._is_out = False  # True while the caller passes a piece on.
-        self._connection, self.client = CONNECTION.get(), CLIENT.get()
+        self._connection, self.client = CONNECTION.get(), CLIENT.get()  # A weak reference.
 
     def __aiter__(self) -> "Body":
         return self
@@ -116,12 +116,14 @@ class Body:
     @property
     def bytes_taken(self) -> int:
         """Number of bytes that the client has taken; see ``Taker``."""
-        return self._given_bytes - (0 if self._connection is None else self._connection.unsent_bytes)
+        connection = None if self._connection is None else self._connection()
+        return self._given_bytes - (0 if connection is None else connection.unsent_bytes)
 
     def cut(self) -> None:
         """Reset the client's connection, which ends the task that reads; see ``Taker.cut``."""
-        if self._connection is not None:
-            self._connection.cut()
+        connection = None if self._connection is None else self._connection()
+        if connection is not None:
+            connection.cut()
 
     async def _next_piece(self, page: PageBody | Flight) -> memoryview | None:
         """Return the next bytes of ``page``, the current page. Return None if ``_page`` has changed."""
