@@ -168,10 +168,8 @@ class Engine:
             return None
         if meta is not None:
             part = None if request.range is None else span_needed(request, meta)
-            if (
-                self.cache.find(self.cache.record_with(Page(request.ref, meta.etag, number), part))
-                is not None
-            ):
+            record = self.cache.record_with(Page(request.ref, meta.etag, number), part)
+            if self.cache.find(record) is not None:
                 return None
         if reads is not None and self._filling.flights.busy(request.ref, number):
             return None

@@ -271,7 +271,7 @@ class Hits:
             within = span_within(span, number, self.page_size, meta.size)
             if slot is None:
                 if span.length == meta.size:
-                    return None  # Of an object that is read whole no part is stored.
+                    return None  # A read of a whole object needs its pages, not stored parts.
                 start = number * self.page_size + within.start
                 slot = self._cache.find_part(ref, meta.etag, Span(start, start + within.length))
                 within = Span(0, within.length)
