@@ -52,6 +52,7 @@ TABLE = {
     "engine.read.writes": "engine/test_races.py",
     "engine.read.single_flight": "engine/read/test_flight.py",
     "engine.read.flight_filler": "engine/read/test_fill.py",
+    "engine.read.fill_steps": "engine/read/test_callback_fill.py",
     "api.s3.pending_read": "api/s3/test_lane_read.py",
     "api.browsers": "api/s3/test_browsers.py",
     "api.control.answers": "e2e/test_openapi.py",

@@ -3,14 +3,20 @@ without it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple, Unpack
+
+import pytest
 
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.base import ReadRequest
+from shadeproxy.origin.base import OpenOptions, OriginRead
+from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.prefetch.warm import Warm
 from shadeproxy_bench.studies.prefetch.model import (
     BUCKET,
@@ -164,3 +170,84 @@ def test_readers_of_columns_are_not_slower_than_without_the_proxy_and_get_hits_i
     asked = 8 * 4 * 2 * Columns.PAGES * Columns.PART
     assert moved <= asked + 4 * Columns.PAGES * PAGE_BYTES
     assert last_s <= 0.05 * direct_s
+
+
+class StreamedOrigin(MemoryOrigin):
+    """An origin whose bodies stream in pieces over one link of ``bytes_per_s``, after a latency. Each body
+    comes at ``body_bytes_per_s`` at most.
+    """
+
+    PIECE = 65_536
+
+    def __init__(self, latency_s: float, bytes_per_s: float, body_bytes_per_s: float) -> None:
+        super().__init__(chunk_bytes=self.PIECE)
+        self.latency_s, self.bytes_per_s, self.body_bytes_per_s = latency_s, bytes_per_s, body_bytes_per_s
+        self._free_s = 0.0
+
+    @asynccontextmanager
+    async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
+        await asyncio.sleep(self.latency_s)
+        async with super().open(ref, **options) as reading:
+            yield replace(reading, chunks=self._streamed(reading), receive=None)
+
+    async def _streamed(self, reading: OriginRead) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        async for piece in reading.chunks:
+            now_s = loop.time()
+            self._free_s = max(self._free_s, now_s) + len(piece) / self.bytes_per_s
+            await asyncio.sleep(max(self._free_s - now_s, len(piece) / self.body_bytes_per_s))
+            yield piece
+
+
+class Link(NamedTuple):
+    """The arguments of ``StreamedOrigin``."""
+
+    latency_s: float
+    bytes_per_s: float
+    body_bytes_per_s: float
+
+
+@pytest.mark.parametrize(
+    ("link", "pages", "readers"),
+    [
+        (Link(0.005, 1.2e9, 1.2e9), 2.5, 1),
+        (Link(0.02, 1.2e9, 1.2e9), 6.5, 1),
+        (Link(0.02, 1.2e9, 1.2e9), 6.5, 8),
+        (Link(0.05, 4e8, 4e8), 10, 1),
+        (Link(0.05, 4e8, 4e8), 2.5, 8),
+        (Link(0.02, 1e8, 1e8), 6.5, 1),
+        (Link(0.03, 3e9, 8e7), 2.5, 8),
+    ],
+)
+def test_a_first_epoch_of_long_objects_takes_no_longer_than_without_the_proxy(tmp_path, link, pages, readers):
+    """The readers ask for whole objects, of which the proxy knows nothing before the first byte comes."""
+    loop = VirtualLoop()
+    origin = StreamedOrigin(*link)
+    size = int(pages * PAGE_BYTES)
+    keys = [f"k{number}" for number in range(8)]
+    for key in keys:
+        origin.put(BUCKET, key, bytes(size))
+    proxy = VirtualProxy(origin, tmp_path, VirtualClock(loop), room_bytes=10 * size, prefetching=False)
+
+    async def direct(key: str) -> None:
+        async with origin.open(ObjectRef(BUCKET, key)) as reading:
+            async for _ in reading.chunks:
+                pass
+
+    async def epoch(get: Callable[[str], Awaitable[None]]) -> float:
+        async def reader(number: int) -> None:
+            for key in keys[number::readers]:
+                await get(key)
+
+        began_s = loop.time()
+        await asyncio.gather(*map(reader, range(readers)))
+        return loop.time() - began_s
+
+    async def both() -> tuple[float, float]:
+        took_s = await epoch(direct), await epoch(lambda key: proxy.get(key, None))
+        await proxy.aclose()
+        return took_s
+
+    direct_s, ours_s = run(both(), loop)
+    proxy.cache.close()
+    assert ours_s <= 1.05 * direct_s

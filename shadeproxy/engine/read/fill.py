@@ -17,8 +17,9 @@ from shadeproxy.core.types import Intent, JobContext, ObjectMeta, ObjectRef, Spa
 from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.placement.partial_reads import Fetch
 from shadeproxy.engine.read.callback_fill import fill_at_once
+from shadeproxy.engine.read.fill_steps import READAHEAD_SHARE
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
-from shadeproxy.engine.read.flight_filler import READAHEAD_SHARE, FlightFiller
+from shadeproxy.engine.read.flight_filler import FlightFiller
 from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.read.slow_readers import SlowReaders
 from shadeproxy.engine.read.timeouts import OverdueFlights

@@ -1,83 +1,23 @@
-"""Fills flights from the origin: by a task, or by the callbacks of callback_fill.py.
+"""Fills flights from the origin by tasks.
 
-Laws: memory is taken from the ledger before it is allocated. Slots and memory cannot deadlock: fills that
-wait for an origin slot hold at most half of the memory budget, and a fill waits for memory only while it
-holds a slot. Fills by task and by callbacks take the same steps, with the same ledger, versions and cache.
+Law: a fill by a task takes the same steps as one by callbacks (callback_fill.py), with the same objects
+(fill_steps.py).
 """
 
-import asyncio
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 
-from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE
-from shadeproxy.core.delegated_body import BodyWriter
 from shadeproxy.core.errors import BodyCutShort, ObjectChanged, Overloaded, Unidentified
-from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.freshness.verdicts import AuthEpoch
-from shadeproxy.engine.freshness.versions import Versions
-from shadeproxy.engine.ownership import Ownership, Standing, validated_s
-from shadeproxy.engine.read.flight import DetachedBuffers, Flight
-from shadeproxy.engine.read.single_flight import SingleFlight
-from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.engine.storage.transfers import NewPage
-from shadeproxy.origin.base import HandedOver, OpenOptions, Origin, OriginRead, Wanted
-from shadeproxy.telemetry.stats import Stats
-
-READAHEAD_SHARE = 0.5
-_TOGETHER = 16
-"""When so many pages have arrived, they are stored at once, without a wait for more."""
-
-# The same limit in bytes; longer copies hold the loop too long. A body that a worker writes counts an eighth.
-_TOGETHER_BYTES, _DELEGATED = 1 << 20, 8
-
-_COLLECTED_S = 0.004
-"""The longest time for which a page waits for others, to be stored with them. In a turn that stores one to
-three pages, each page costs up to twice as much as in a turn that stores ten (docs/adr/0044).
-"""
+from shadeproxy.engine.read.fill_steps import FillSteps
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.shared_answer import SharedAnswer
+from shadeproxy.origin.base import HandedOver, OpenOptions, OriginRead, Wanted
 
 
-class FlightFiller:
-    """Fills flights from the origin, and stores their pages in ``cache``."""
-
-    def __init__(
-        self,
-        origin: Origin,
-        cache: PageCache,
-        *,
-        flights: SingleFlight,
-        retire: Callable[[Flight], None],
-        detached: DetachedBuffers,
-        versions: Versions,
-        ledger: Ledger,
-        stats: Stats,
-        clock: Clock,
-        page_size: int,
-        outdated: Callable[[ObjectRef], None],
-        before_deciding: Callable[[], None],
-    ) -> None:
-        """``retire``: returns the memory of a flight to the ledger. ``outdated``: called to drop an old
-        version. ``before_deciding``: called before pages are ranked, to flush the access log.
-        """
-        self._origin = origin
-        self._cache = cache
-        self.flights = flights
-        self._retire = retire
-        self._detached = detached
-        self._versions = versions
-        self._ledger = ledger
-        self._stats = stats
-        self._clock = clock
-        self.page_size = page_size
-        """Length of a page in bytes."""
-        self._outdated = outdated
-        self._before_deciding = before_deciding
-        self._arrived: list[tuple[Flight, BodyWriter | None]] = []
-        self._arrived_bytes = 0
-        self._collecting: asyncio.TimerHandle | None = None  # The timer that ends the wait for more pages.
-        self._storing = False  # True if the arrived pages will be stored in the next turn.
+class FlightFiller(FillSteps):
+    """Fills flights from the origin, and stores their pages."""
 
     async def fill(
         self,
@@ -113,21 +53,6 @@ class FlightFiller:
         now = self._versions.known_now(ref)
         return now is None or known is None or now.etag == known.etag
 
-    def wanted(self, flight: Flight, known: ObjectMeta | None) -> Wanted:
-        """Return the GET that fills a flight.
-
-        The first page of an unknown or small object is requested without a range. Such a GET works for empty
-        objects too, and its answer has the checksum of the whole object. If the object is bigger, only the
-        first page is read.
-        """
-        whole = flight.part is None and flight.number == 0 and (known is None or known.size <= self.page_size)
-        return Wanted(
-            flight.ref,
-            None if whole else self.within(flight),
-            None if known is None else known.etag,
-            flight.upstream,
-        )
-
     async def _bring(
         self,
         flight: Flight,
@@ -137,11 +62,15 @@ class FlightFiller:
     ) -> None:
         if handed is None:
             epoch = self.begin(flight)
+            if known is not None and await self._bring_shared(flight, known):
+                return
         if known is not None and not self.take_early(flight, self.within(flight, known.size).length):
             raise Overloaded("prefetch budget exhausted")
         wanted = self.wanted(flight, known)
         whole = wanted.span is None
-        async with self._open(flight, wanted, handed) as read:
+        opened = self._open(flight, wanted, handed)
+        answer = SharedAnswer(opened, flight, self._shared, clock=self._clock, page_size=self.page_size)
+        async with answer as read:
             if read.pass_on is not None:
                 self._versions.allow(flight.upstream, flight.ref, epoch)
                 await self._pass_on(flight, read, known)
@@ -150,14 +79,37 @@ class FlightFiller:
             length = self.length_of(flight, meta)
             await self._take(flight, length)
             flight.open(meta, length, doubtful=read.doubtful and length == read.span.length)
+            if whole and length < meta.size and flight.intent is Intent.DEMAND:
+                answer.share(meta.size, None if handed is None else handed.started_s)
             if length:
                 await read.read_into(flight.buffer, flight.advance)
             if whole:
                 if length < meta.size:
                     # So far the length is only a claim of the origin. A byte after the page confirms it.
-                    await read.read_into(memoryview(bytearray(1)), lambda _count: None)
+                    await read.read_into(memoryview(lead := bytearray(1)), lambda _count: None)
+                    answer.lead = lead
                 self._prove(flight)
         await self._store(flight)
+
+    async def _bring_shared(self, flight: Flight, meta: ObjectMeta) -> bool:
+        """Fill a flight from the answer that fills an earlier page. Return False, with nothing done, if there
+        is no such answer.
+        """
+        answer = self._shared.get(flight.ref)
+        if answer is None or not await answer.turn(flight):
+            return False
+        async with answer as read:
+            if self._versions.holds_other(flight.ref, meta):
+                flight.publishable = False  # It was learnt after the origin gave this answer.
+            flight.open(meta, self.length_of(flight, meta))
+            if lead := answer.lead:
+                answer.lead = b""
+                flight.buffer[: len(lead)] = lead
+                flight.advance(len(lead))
+            if not flight.ended:
+                await read.read_into(flight.buffer[flight.filled :], flight.advance)
+        await self._store(flight)
+        return True
 
     async def _bring_rest(self, flight: Flight, meta: ObjectMeta, handed: HandedOver | None) -> None:
         """Fill the rest of a flight that callbacks began."""
@@ -184,116 +136,6 @@ class FlightFiller:
             options["handed"] = handed
         return self._origin.open(wanted.ref, **options)
 
-    # ------------------------------------------------------------------ steps of every fill
-
-    def begin(self, flight: Flight) -> AuthEpoch | None:
-        """Prepare a flight before the origin is asked. Return the auth epoch."""
-        versions = self._versions
-        flight.publishable = not versions.writing or not versions.being_written(flight.ref)
-        if versions.ownership is not None:
-            flight.began = versions.ownership.begin()
-            flight.exact = versions.ownership.standing(flight.ref) is not Standing.OWN
-        return None if versions.verdicts is None else versions.auth_epoch(flight.ref)
-
-    def accept(self, flight: Flight, meta: ObjectMeta, epoch: AuthEpoch | None, *, whole: bool) -> ObjectMeta:
-        """Record the metadata of the origin's answer. Return all fields that are known of its version.
-
-        If the answer has a newer version, drop all other versions, whether cached or on their way.
-        """
-        if epoch is not None:
-            self._versions.allow(flight.upstream, flight.ref, epoch)
-        if flight.publishable and self._versions.holds_other(flight.ref, meta):
-            self._outdated(flight.ref)
-            flight.publishable = True
-        # A Content-Range proves the object's length. A Content-Length proves it only when all bytes have
-        # come.
-        if whole or not flight.publishable:
-            return meta
-        return self._versions.learn(flight.ref, meta, flight.began)
-
-    def _prove(self, flight: Flight) -> None:
-        """Record a version of which all bytes have come, because this proves the object's length."""
-        assert flight.meta is not None, "opened before its bytes came"
-        # If another version was learnt during this flight, that one is newer.
-        if flight.publishable:
-            flight.publishable = self._versions.prove(flight.ref, flight.meta, flight.began)
-
-    def _keeps(self, flight: Flight) -> bool:
-        """Return whether to store the bytes of a flight. A part that is not stored counts as a bypass."""
-        if flight.part is not None and flight.stored_as is None:
-            self._stats.record_bypass()
-            return False
-        return flight.publishable and len(flight.buffer) > 0 and (flight.kept or self._is_lost(flight))
-
-    def _is_lost(self, flight: Flight) -> bool:
-        """Return whether the tier that had the page when the flight began has lost it."""
-        return self._cache.find(flight.page) is None
-
-    def complete(self, flight: Flight, writer: BodyWriter | None, *, whole: bool) -> None:
-        """Store the page of a flight that callbacks filled, together with other arrived pages. Wait a little
-        for more pages if some are on their way to readers, and memory is plenty.
-
-        ``writer``: see ``NewPage``. ``whole``: True if all bytes of the object have come.
-        """
-        if whole and flight.publishable:
-            assert flight.meta is not None, "opened before its bytes came"
-            flight.publishable = self._versions.prove(flight.ref, flight.meta, flight.began)
-        if (
-            not (flight.publishable and flight.filled)
-            or (flight.part is not None and flight.stored_as is None)
-            or not (flight.kept or self._is_lost(flight))
-        ):
-            self._keeps(flight)
-            self.flights.end(flight)
-            return
-        arrived, ledger = self._arrived, self._ledger
-        arrived.append((flight, writer))
-        self._arrived_bytes += flight.filled if writer is None else flight.filled // _DELEGATED
-        if self._storing:
-            return
-        if (
-            len(arrived) < _TOGETHER
-            and self._arrived_bytes < _TOGETHER_BYTES
-            and len(self.flights.live) > len(arrived)
-            and ledger.taken_bytes <= ledger.capacity_bytes * READAHEAD_SHARE
-            and flight.intent is Intent.DEMAND
-        ):
-            if self._collecting is None:
-                self._collecting = asyncio.get_running_loop().call_later(_COLLECTED_S, self._store_arrived)
-            return
-        if self._collecting is not None:
-            self._collecting.cancel()
-        self._storing = True
-        asyncio.get_running_loop().call_soon(self._store_arrived)
-
-    def _store_arrived(self) -> None:
-        arrived, self._arrived, self._arrived_bytes = self._arrived, [], 0
-        self._collecting, self._storing = None, False
-        try:
-            self._before_deciding()
-        except BaseException:
-            for flight, _ in arrived:
-                self.flights.end(flight)
-            raise
-        now_s, pages, ownership = self._clock.now_s(), [], self._versions.ownership
-        for flight, writer in arrived:
-            checked_s = now_s if ownership is None else self._validated_s(ownership, flight, now_s)
-            if not flight.publishable:  # The object was written, or is FOREIGN: keep the page off the medium.
-                self.flights.end(flight)
-                continue
-            assert flight.meta is not None, "complete"
-            may, stored = flight.may_publish, partial(self._stored, flight)
-            pages.append(NewPage(flight.page, flight.meta, flight.buffer, checked_s, may, stored, writer))
-        if pages:
-            self._cache.insert_many(pages)
-
-    def _stored(self, flight: Flight, stored: bool) -> None:
-        if stored and (flight.waiters or flight.intent is Intent.PREFETCH):
-            self._note_stored(flight, stored=True)
-        else:
-            flight.stored = stored
-        self.flights.end(flight)
-
     async def _pass_on(self, flight: Flight, read: OriginRead, known: ObjectMeta | None) -> None:
         """Pass on an answer that cannot be stored.
 
@@ -317,20 +159,12 @@ class FlightFiller:
         if size:
             await read.read_into(flight.buffer, flight.advance)
 
-    def within(self, flight: Flight, size_bytes: int | None = None) -> Span:
-        """Return the span of the object that a flight fetches. ``size_bytes``: size of the object, which may
-        end before the page does; None: not known.
-        """
-        first = flight.number * self.page_size
-        part = Span(0, self.page_size) if flight.part is None else flight.part
-        stop = first + part.stop
-        start = first + part.start
-        # If the object ends before the page begins, the span is empty.
-        return Span(start, stop if size_bytes is None else max(start, min(stop, size_bytes)))
-
-    def length_of(self, flight: Flight, meta: ObjectMeta) -> int:
-        """Return how many bytes of a version a flight fetches."""
-        return self.within(flight, meta.size).length
+    def _prove(self, flight: Flight) -> None:
+        """Record a version of which all bytes have come, because this proves the object's length."""
+        assert flight.meta is not None, "opened before its bytes came"
+        # If another version was learnt during this flight, that one is newer.
+        if flight.publishable:
+            flight.publishable = self._versions.prove(flight.ref, flight.meta, flight.began)
 
     async def _store(self, flight: Flight) -> None:
         """Store the page of a flight that a task has filled."""
@@ -345,56 +179,8 @@ class FlightFiller:
         stored = await self._cache.insert(page, flight.meta, body, checked_s, flight.may_publish)
         self._note_stored(flight, stored=stored)
 
-    def _validated_s(self, ownership: Ownership, flight: Flight, now_s: float) -> float:
-        """Return the time of validation to store with a page. Let the page not be stored if this process may
-        not store it now.
-        """
-        flight.publishable &= ownership.may_store(flight.ref)
-        return validated_s(ownership, flight.ref, flight.began, now_s)
-
-    def _note_stored(self, flight: Flight, *, stored: bool) -> None:
-        flight.stored = stored
-        if stored and flight.intent is Intent.PREFETCH:
-            self._cache.mark_unread(flight.page)
-        view = self._cache.view_now(flight.page) if stored and flight.waiters else None
-        if view is not None:
-            # Slow readers continue from the tier. This memory then becomes free for other fills.
-            self._detached.add(flight.buffer)
-            flight.buffer = view
-            self._retire(flight)
-
-    def take_early(self, flight: Flight, length: int) -> bool:
-        """Take memory for the page before the origin is asked, so that the connection never waits for memory.
-        Leave at least half of the budget free. Return False for a prefetch that gets no memory: it must not
-        ask the origin.
-
-        The other half is for fills that hold a slot: they learn the length of their page only from the
-        origin. If fills that wait for a slot could hold all memory, fills that hold the slots would wait for
-        it.
-        """
-        ledger = self._ledger
-        if flight.intent is not Intent.DEMAND:
-            return self.take_now(flight, length)
-        if not flight.budget_bytes:
-            plenty = ledger.taken_bytes + length <= ledger.capacity_bytes * READAHEAD_SHARE
-            if plenty and ledger.try_take(length):
-                flight.budget_bytes = length
-        return True
-
     async def _take(self, flight: Flight, length: int) -> None:
         """Take memory as ``take_now`` does, but wait until there is enough. Raises as ``Ledger.take``."""
         if not self.take_now(flight, length):
             await self._ledger.take(length - flight.budget_bytes, flight.intent)
             flight.budget_bytes = length
-
-    def take_now(self, flight: Flight, length: int) -> bool:
-        """Take the memory that the page still needs, or give back what is too much. Return False, with
-        nothing taken, if there is too little memory.
-        """
-        missing = length - flight.budget_bytes
-        if missing > 0 and not self._ledger.take_now(missing, flight.intent):
-            return False
-        if missing < 0:
-            self._ledger.give(-missing)
-        flight.budget_bytes = length
-        return True

@@ -10,7 +10,7 @@ import pytest
 
 from shadeproxy.core.errors import OriginUnavailable, ShadeProxyError
 from shadeproxy.core.types import Intent, ObjectRef
-from shadeproxy.engine.read import flight_filler
+from shadeproxy.engine.read import fill_steps
 from tests.support.callback_reads import Reads, follow
 from tests.support.purging import purge_under
 
@@ -122,7 +122,7 @@ class TestCollecting:
 
         monkeypatch.setattr(bench.engine.cache, "insert_many", recorded)
         # Pages must not be stored because of the time, even on a slow machine.
-        monkeypatch.setattr(flight_filler, "_COLLECTED_S", 60.0)
+        monkeypatch.setattr(fill_steps, "_COLLECTED_S", 60.0)
         return calls
 
     @pytest.fixture
@@ -148,7 +148,7 @@ class TestCollecting:
         await settle(bench)
 
     async def test_a_page_does_not_wait_for_long(self, bench, stored, waiting, monkeypatch):
-        monkeypatch.setattr(flight_filler, "_COLLECTED_S", 0.004)
+        monkeypatch.setattr(fill_steps, "_COLLECTED_S", 0.004)
         bench.reads.reads[0].fetch()
         async with asyncio.timeout(10):
             while not waiting.flight.over:
@@ -177,7 +177,7 @@ class TestCollecting:
 
     @pytest.mark.parametrize("shortage", ["_TOGETHER", "_TOGETHER_BYTES", "READAHEAD_SHARE"])
     async def test_it_does_not_wait_at_a_limit(self, bench, stored, waiting, shortage, monkeypatch):
-        monkeypatch.setattr(flight_filler, shortage, 1 if shortage != "READAHEAD_SHARE" else 0)
+        monkeypatch.setattr(fill_steps, shortage, 1 if shortage != "READAHEAD_SHARE" else 0)
         bench.reads.reads[0].fetch()
         await self.turns()
         assert waiting.flight.over

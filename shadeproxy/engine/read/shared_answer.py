@@ -1,0 +1,148 @@
+"""One answer of the origin that fills the flights of several pages, one after the other.
+
+The first page of an unknown object is requested without a range (``FlightFiller.wanted``), so the answer goes
+on if the object has more pages. If the flights of these pages take their bytes from the same answer, the
+pages come one latency sooner than by requests of their own, no byte of the answer is thrown away, and the
+connection can be used again (docs/adr/0083).
+
+Laws: one flight reads at a time. The answer never waits for a flight: it is closed when a page is complete
+and no flight waits for the next one. A flight waits only while its bytes come as soon as by a request of its
+own. Of an object that is written meanwhile, no later page is stored: each flight claims its turn while the
+flight of an earlier page is in the table of flights, so a write marks one of the two.
+"""
+
+import asyncio
+import sys
+from collections.abc import MutableMapping
+from contextlib import AbstractAsyncContextManager
+from math import inf
+from types import TracebackType
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.origin.base import OriginRead
+
+# Number of looks at the answer's pace in one latency, and the shortest time between two looks.
+_LOOKS, _SHORTEST_S = 4, 0.002
+
+
+class SharedAnswer:
+    """The answer that ``opened`` opens. As a context manager, it lasts as long as one flight's turn."""
+
+    def __init__(
+        self,
+        opened: AbstractAsyncContextManager[OriginRead],
+        flight: Flight,
+        shared: MutableMapping[ObjectRef, "SharedAnswer"],
+        *,
+        clock: Clock,
+        page_size: int,
+    ) -> None:
+        """``flight``: gets the first turn. ``shared``: all answers that can be claimed, by object."""
+        self.lead: bytes | bytearray = b""
+        """The first bytes of the next page, if they were read with the page before."""
+        self._flight = flight  # The flight whose turn it is.
+        self._opened = opened
+        self._shared = shared
+        self._clock = clock
+        self._page_size = page_size
+        self._read: OriginRead | None = None
+        self._latency_s = self._began_s = 0.0
+        self._next = self._last = 0  # The next page to be claimed, and the last page of the object.
+        self._waiting: list[tuple[Flight, asyncio.Future[bool]]] = []
+        self._looking: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> OriginRead:
+        if self._read is None:
+            started_s = self._clock.monotonic_s()
+            self._read = await self._opened.__aenter__()
+            self._began_s = self._clock.monotonic_s()
+            self._latency_s = self._began_s - started_s
+        return self._read
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self._waiting:
+            following, turn = self._waiting.pop(0)
+            if not turn.done():
+                self._flight = following
+                turn.set_result(True)
+                return
+        await self._close(kind, error, trace)
+
+    def share(self, size_bytes: int, asked_s: float | None) -> None:
+        """Let the flights of later pages claim turns. ``size_bytes``: size of the object. ``asked_s``: the
+        monotonic time when callbacks asked the origin; None: this object asked it.
+        """
+        if asked_s is not None:
+            self._latency_s = self._began_s - asked_s
+        self._next, self._last = self._flight.number + 1, (size_bytes - 1) // self._page_size
+        self._shared[self._flight.ref] = self
+
+    async def turn(self, flight: Flight) -> bool:
+        """Claim the next turn for ``flight``, and wait for it. Return False if the flight must ask the origin
+        itself.
+        """
+        before = self._flight
+        if (
+            flight.number != self._next
+            or flight.part is not None
+            or before.meta is None
+            or flight.wanted != before.meta.etag
+            or flight.upstream != before.upstream
+            or not (before.publishable and flight.publishable)
+            or not flight.budget_bytes  # A flight whose turn it is must not wait for memory.
+        ):
+            return False
+        flight.began = before.began
+        self._next += 1
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((flight, turn))
+        if self._looking is None:
+            self._look_later()
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.result():
+                await self._close(*sys.exc_info())  # The turn came in the same step of the loop.
+            raise
+
+    def _look_later(self) -> None:
+        later_s = max(self._latency_s / _LOOKS, _SHORTEST_S)
+        self._looking = asyncio.get_running_loop().call_later(later_s, self._look)
+
+    def _look(self) -> None:
+        """Let those flights ask the origin themselves whose turns would come too late. But the last page of
+        an object never asks again if it comes next: most of it is on its way already.
+        """
+        self._looking = None
+        came = self._flight.number * self._page_size + self._flight.filled
+        elapsed_s = self._clock.monotonic_s() - self._began_s
+        # By then, a request of its own would bring a flight its first bytes.
+        reach = came + (came / elapsed_s * self._latency_s if elapsed_s > 0 else inf)
+        for place, (flight, _) in enumerate(self._waiting):
+            ends = place == 0 and flight.number == self._last
+            if flight.number * self._page_size > reach and not ends:
+                self._refuse_from(place)
+                break
+        if self._waiting:
+            self._look_later()
+
+    def _refuse_from(self, place: int) -> None:
+        if self._shared.get(self._flight.ref) is self:
+            del self._shared[self._flight.ref]
+        refused, self._waiting = self._waiting[place:], self._waiting[:place]
+        for _, turn in refused:
+            if not turn.done():
+                turn.set_result(False)
+
+    async def _close(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._refuse_from(0)
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        await self._opened.__aexit__(kind, error, trace)

@@ -1,0 +1,237 @@
+"""One answer of the origin fills several pages of an object that was unknown."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.errors import BodyCutShort
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import ObjectRef, Source, Span
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.origin.base import OriginRead
+from shadeproxy.origin.memory import MemoryOrigin
+from tests.support.clock import ManualClock
+
+PAGE = 4096
+BODY = np.random.default_rng(3).bytes(3 * PAGE + 100)
+REF = ObjectRef("b", "k")
+
+
+async def turns(count: int = 200) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class FedOrigin(MemoryOrigin):
+    """An origin whose bodies come only up to byte ``allowed`` of the object. ``broken_at``: the first answer
+    breaks there. ``cut``: number of answers that were closed before their end.
+    """
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock, chunk_bytes=512)
+        self.put("b", "k", BODY)
+        self.clock = clock
+        self.allowed, self.broken_at, self.latency_s = inf, inf, 0.0
+        self.cut = 0
+        self._more = asyncio.Event()
+
+    def feed(self, allowed: float) -> None:
+        """Let the bodies come up to byte ``allowed``."""
+        self.allowed = allowed
+        self._more.set()
+        self._more = asyncio.Event()
+
+    @property
+    def spans(self) -> list[Span | None]:
+        """The spans asked for, in order; None: a whole object."""
+        return [span for _, span, _ in self.reads]
+
+    @asynccontextmanager
+    async def open(self, ref: ObjectRef, **options) -> AsyncIterator[OriginRead]:
+        async with super().open(ref, **options) as reading:
+            self.clock.advance(self.latency_s)
+            came = [reading.span.start]
+            try:
+                yield replace(reading, chunks=self._fed(reading, came), receive=None)
+            finally:
+                self.cut += came[0] < reading.span.stop
+
+    async def _fed(self, reading: OriginRead, came: list[int]) -> AsyncIterator[bytes]:
+        async for chunk in reading.chunks:
+            while came[0] + len(chunk) > self.allowed:
+                await self._more.wait()
+            if came[0] + len(chunk) > self.broken_at:
+                self.broken_at = inf
+                raise BodyCutShort("broken in the test")
+            came[0] += len(chunk)
+            await turns(5)  # As on a link, other tasks run meanwhile.
+            yield chunk
+
+
+@pytest.fixture
+def make_fed(make_bench):
+    made = []
+
+    async def make():
+        origin = FedOrigin(ManualClock())
+        made.append(origin)
+        return await make_bench(origin=origin, clock=origin.clock, page_size=PAGE, budget_bytes=64 * PAGE)
+
+    yield make
+    for origin in made:
+        origin.feed(inf)
+
+
+async def test_an_unknown_object_of_several_pages_costs_one_request(make_fed):
+    bench = await make_fed()
+    assert await bench.get("k") == (BODY, Source.ORIGIN)
+    await bench.settle()
+    assert bench.origin.spans == [None]
+    assert bench.origin.cut == 0
+    assert await bench.get("k") == (BODY, Source.RAM)
+    assert bench.origin.spans == [None]
+
+
+async def test_many_readers_of_an_unknown_object_get_its_bytes_by_one_request(make_fed):
+    bench = await make_fed()
+    found = await asyncio.gather(*(bench.get("k") for _ in range(20)))
+    assert all(body == BODY for body, _ in found)
+    await bench.settle()
+    assert bench.origin.spans == [None]
+
+
+@pytest.mark.parametrize("size", [PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 2 * PAGE + 1, 3 * PAGE])
+async def test_objects_around_a_whole_number_of_pages(make_fed, size):
+    bench = await make_fed()
+    bench.origin.put("b", "k", BODY[:size])
+    assert (await bench.get("k"))[0] == BODY[:size]
+    await bench.settle()
+    assert bench.origin.spans == [None]
+    assert await bench.get("k") == (BODY[:size], Source.RAM)
+
+
+async def test_an_answer_is_closed_when_no_reader_wants_its_next_page(make_fed):
+    bench = await make_fed()
+    body, _ = await bench.get("k", range=RangeSpec(0, 99))
+    assert body == BODY[:100]
+    await bench.settle()
+    assert bench.origin.spans == [None]
+    assert bench.origin.cut == 1
+    assert (await bench.get("k"))[0] == BODY
+
+
+async def test_pages_that_would_come_late_by_a_slow_answer_are_requested(make_fed):
+    """The first page comes so slowly that requests bring the later ones sooner. The last page stays out."""
+    bench = await make_fed()
+    bench.origin.latency_s = 1.0
+    bench.origin.allowed = 1024
+    reader = asyncio.create_task(bench.get("k"))
+    await turns()
+    bench.clock.advance(1.0)
+    await asyncio.sleep(0.3)
+    assert bench.origin.spans == [None, Span(PAGE, 2 * PAGE), Span(2 * PAGE, 3 * PAGE)]
+    bench.origin.feed(inf)
+    assert (await reader)[0] == BODY
+    await bench.settle()
+    assert bench.origin.spans[3:] == [Span(3 * PAGE, 4 * PAGE)]
+    assert bench.origin.cut == 1
+    assert await bench.get("k") == (BODY, Source.RAM)
+
+
+async def test_the_last_page_comes_by_the_answer_however_slow_it_is(make_fed):
+    bench = await make_fed()
+    bench.origin.put("b", "k", BODY[: PAGE + 100])
+    bench.origin.latency_s = 1.0
+    bench.origin.allowed = 1024
+    reader = asyncio.create_task(bench.get("k"))
+    await turns()
+    bench.clock.advance(10.0)
+    await asyncio.sleep(0.3)
+    bench.origin.feed(inf)
+    assert (await reader)[0] == BODY[: PAGE + 100]
+    assert bench.origin.spans == [None]
+
+
+@pytest.mark.parametrize("at", [512, PAGE + 512, 2 * PAGE + 512])
+async def test_a_broken_answer_breaks_only_the_page_that_reads_it(make_fed, at):
+    bench = await make_fed()
+    bench.origin.broken_at = at
+    with pytest.raises(BodyCutShort):
+        await bench.get("k")
+    await bench.settle()
+    assert (await bench.get("k"))[0] == BODY
+    await bench.settle()
+    assert await bench.get("k") == (BODY, Source.RAM)
+
+
+@pytest.mark.parametrize("fed", [512, PAGE + 512, 2 * PAGE + 512])
+async def test_a_write_keeps_all_pages_of_the_old_answer_out_of_the_cache(make_fed, fed):
+    bench = await make_fed()
+    bench.origin.allowed = fed
+    reader = asyncio.create_task(bench.get("k"))
+    await turns()
+    new = bytes(reversed(BODY))
+    async with bench.engine.writing([REF]):
+        bench.origin.put("b", "k", new)
+    bench.origin.feed(inf)
+    await asyncio.gather(reader, return_exceptions=True)
+    await bench.settle()
+    assert bench.origin.spans[0] is None
+    assert (await bench.get("k"))[0] == new
+    await bench.settle()
+    assert await bench.get("k") == (new, Source.RAM)
+
+
+@pytest.mark.parametrize("fed", [0, 512, PAGE, PAGE + 512, 2 * PAGE + 512, 3 * PAGE + 50])
+async def test_a_client_that_hangs_up_leaves_nothing_behind(make_fed, fed):
+    bench = await make_fed()
+    bench.origin.allowed = fed
+    reader = asyncio.create_task(bench.get("k"))
+    await turns()
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    bench.origin.feed(inf)
+    await bench.settle()
+    assert bench.ledger.taken_bytes == 0
+    assert not bench.engine._filling.filler._shared
+    assert (await bench.get("k"))[0] == BODY
+
+
+async def test_a_reader_of_a_later_page_gets_it_while_the_answer_is_under_way(make_fed):
+    bench = await make_fed()
+    bench.origin.allowed = 512
+    first = asyncio.create_task(bench.get("k"))
+    await turns()
+    second = asyncio.create_task(bench.get("k", range=RangeSpec(PAGE, 2 * PAGE - 1)))
+    await turns()
+    bench.origin.feed(inf)
+    assert (await first)[0] == BODY
+    assert (await second)[0] == BODY[PAGE : 2 * PAGE]
+    assert bench.origin.spans[:1] == [None]
+
+
+async def test_a_reader_leaves_while_another_still_wants_the_later_page(make_fed):
+    bench = await make_fed()
+    bench.origin.allowed = 512
+    first = asyncio.create_task(bench.get("k"))
+    await turns()
+    second = asyncio.create_task(bench.get("k", range=RangeSpec(PAGE, 2 * PAGE - 1)))
+    await turns()
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    bench.origin.feed(inf)
+    assert (await second)[0] == BODY[PAGE : 2 * PAGE]
+    await bench.settle()
+    assert bench.ledger.taken_bytes == 0
+
+
+async def test_a_request_for_the_object_is_not_repeated_in_statistics(make_fed):
+    bench = await make_fed()
+    await bench.engine.stat(ReadRequest(REF))
+    assert (await bench.get("k"))[0] == BODY
+    assert None not in bench.origin.spans
