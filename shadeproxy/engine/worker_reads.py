@@ -3,10 +3,9 @@
 Laws: a worker sends copied bytes only if the stamp of their slot is the same after the copy as before
 (columns.py). It answers plain, fresh hits only: for any other read the calls return None, and the worker asks
 the coordinator. A record other than the first page of its object is fresh by its own time of validation, or
-by that of the first page of its version, if this is later. Where several proxies share a cache, each hit also
-needs a lease that lasts at that instant.
-Bodies are copied by system calls, not through a mapping. A mapping would allocate blocks again that were
-punched meanwhile, and would crash the worker if the medium fails.
+by that of the first page, if both are of one version. Where several proxies share a cache, each hit also
+needs a lease that lasts at that instant. Bodies are copied by system calls, not through a mapping. A mapping
+would allocate blocks again that were punched meanwhile, and would crash the worker if the medium fails.
 """
 
 import os
