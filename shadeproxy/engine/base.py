@@ -81,14 +81,14 @@ NO_HIT = Hit(Source.RAM, ())
 
 
 class PageHandle:
-    """A resident page that a reader has found and validated. Comparing one number shows whether the handle is
-    still valid.
+    """A resident page, or stored part of a page, that a reader has found and validated. Comparing one number
+    shows whether the handle is still valid.
 
     ``slot`` and ``stamp``: the handle is valid as long as ``Residents.stamps[slot]`` is ``stamp``. While it
     is valid, ``window[start:stop]`` is the page's body. Copy it, or pin it through ``tier``, before any other
     code runs. ``fresh_until_s``: Unix time from which the freshness rule asks for a check. ``first``: the
-    page's first byte within the object. ``can_wait``: True if touching the body may wait for a device; then
-    ask ``tier.is_hot`` first. ``load_again``: loads and checks such a page again while it is pinned; raises
+    first byte, within the object. ``can_wait``: True if touching the body may wait for a device; then ask
+    ``tier.is_hot`` first. ``load_again``: loads and checks such a page again while it is pinned; raises
     TierError. ``sendable``: the blocks that may leave by sendfile; None: the page is not sent in slices.
     ``marked_sent``: True if all these blocks are marked as sent. ``place``: the page's place for other
     processes on this host, if a caller asked for it. ``access_record``: the row that the last read through
@@ -170,8 +170,13 @@ class PageHandle:
         """True if the object has no other page."""
         return self.stop - self.start == self.meta.size
 
+    @property
+    def end(self) -> int:
+        """The byte of the object after the last one of the page or part."""
+        return self.first + self.stop - self.start
+
     def holds(self, span: Span) -> bool:
-        """Return whether ``span`` of the object lies within the page."""
+        """Return whether ``span`` of the object lies within the page or part."""
         return self.first <= span.start and span.stop <= self.first + self.stop - self.start
 
 
@@ -288,10 +293,11 @@ class ReadsNow(Protocol):
         ...
 
     def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
-        """Return a handle of the page that holds byte ``first`` of the object. The handle may serve every
-        client.
+        """Return a handle of the page that holds byte ``first`` of the object. If the page is not resident,
+        return a handle of the stored part that begins with this byte. The handle may serve every client.
 
-        Return None if the page is not resident, or if the origin must be asked for each client's rights.
+        A part may end anywhere, so ask ``PageHandle.holds`` before a span is taken. Return None if nothing is
+        resident, or if the origin must be asked for each client's rights.
         """
         ...
 
@@ -301,8 +307,8 @@ class ReadsNow(Protocol):
         """Return the bytes of a page handle, and count one demand read of ``job``. Return None if the handle
         is no longer valid.
 
-        ``now_s``: Unix time. ``span``: the wanted span of the object; None: the whole page. If a page has at
-        most 16 KiB, its bytes are not pinned: copy them before any other code runs.
+        ``now_s``: Unix time. ``span``: a span of the object that the handle holds; None: the whole page. If a
+        page has at most 16 KiB, its bytes are not pinned: copy them before any other code runs.
         """
         ...
 

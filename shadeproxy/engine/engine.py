@@ -21,6 +21,7 @@ from shadeproxy.engine.base import NO_CONDITIONS, UNKNOWN, Grant, Hit, Located, 
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.freshness.verdicts import Verdicts
 from shadeproxy.engine.freshness.versions import Versions
+from shadeproxy.engine.index.metadata import KnownMetadata
 from shadeproxy.engine.ownership import Ownership, Standing
 from shadeproxy.engine.read import upkeep
 from shadeproxy.engine.read.access_log import AccessLog, Counting, JobsOf
@@ -328,7 +329,7 @@ class Engine:
         """Return whether the object is OWN now, in a cluster. Its freshness rule then decides."""
         return self._ownership is not None and self._ownership.standing(request.ref) is Standing.OWN
 
-    def _fresh(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
+    def _fresh(self, ref: ObjectRef) -> tuple[KnownMetadata, float] | None:
         return None if self._closing or not self.cacheable(ref) else self._versions.fresh_now(ref)
 
     async def _enter(self, reading: EngineReading) -> EngineReading:

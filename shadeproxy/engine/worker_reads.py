@@ -2,9 +2,10 @@
 
 Laws: a worker sends copied bytes only if the stamp of their slot is the same after the copy as before
 (columns.py). It answers plain, fresh hits only: for any other read the calls return None, and the worker asks
-the coordinator. Where several proxies share a cache, each hit also needs a lease that lasts at that instant.
-Bodies are copied by system calls, not through a mapping. A mapping would allocate blocks again that were
-punched meanwhile, and would crash the worker if the medium fails.
+the coordinator. A record other than the first page of its object is fresh by its own time of validation, or
+by that of the first page, if both are of one version. Where several proxies share a cache, each hit also
+needs a lease that lasts at that instant. Bodies are copied by system calls, not through a mapping. A mapping
+would allocate blocks again that were punched meanwhile, and would crash the worker if the medium fails.
 """
 
 import os
@@ -19,14 +20,14 @@ from shadeproxy.core.clock import Clock, boot_time_s
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.memo import Memo
-from shadeproxy.core.ranges import pages_of
+from shadeproxy.core.ranges import pages_of, part_number, part_start
 from shadeproxy.core.types import SHARED, JobContext, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.access_records import Kind, Uses, pack_use
 from shadeproxy.engine.base import Hit, PageHandle, ReadRequest
 from shadeproxy.engine.index.columns import NO_TIER, Share
 from shadeproxy.engine.read.hits import MOST_PAGES, is_good
 from shadeproxy.engine.read.worker_access_log import WorkerAccessLog
-from shadeproxy.engine.rules import Age, Rules
+from shadeproxy.engine.rules import Rules
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.files import segment_name
 from shadeproxy.tiers.location import number_of, shares_block, unit_of, unpack
@@ -55,14 +56,16 @@ class TierFiles(NamedTuple):
 
 class SharedPageHandle(PageHandle):
     """The page handle of a worker. ``header``: the first bytes of the page's record. They were checked when
-    the handle was made. The record lies at ``offset`` of the file ``descriptor``.
+    the handle was made. The record lies at ``offset`` of the file ``descriptor``. ``own_until_s``: as
+    ``fresh_until_s``, by the record's own time of validation.
     """
 
-    __slots__ = ("descriptor", "header", "offset")
+    __slots__ = ("descriptor", "header", "offset", "own_until_s")
 
     descriptor: int
     header: bytes
     offset: int
+    own_until_s: float
 
 
 class WorkerReads:
@@ -127,7 +130,11 @@ class WorkerReads:
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
         if request.force_check or request.upstream != SHARED:
             return None
-        handle = self._find(request.ref, 0)
+        handle: PageHandle | None = self._find(request.ref, 0)
+        first = None if request.range is None else request.range.first
+        if handle is None and first is not None and request.conditions.if_range is None:
+            # Metadata of another record may lack checksums of the object, which only whole answers have.
+            handle = self.find_handle(request.ref, first, self._now_s())
         return None if handle is None else handle.meta
 
     find_now = usable_now  # A worker cannot tell that nothing is known of an object.
@@ -143,9 +150,11 @@ class WorkerReads:
         pieces: list[memoryview] = []
         used: list[SharedPageHandle] = []
         for number in numbers:
-            handle = self._find(request.ref, number)
+            handle = self._find_at(request.ref, max(span.start, number * self.page_size))
             if handle is None or handle.meta.etag != meta.etag:
                 return None
+            if handle.end < min(span.stop, (number + 1) * self.page_size):
+                return None  # A stored part is too short.
             body = self._copy(handle, *handle.bounds(span))
             if body is None:
                 return None
@@ -162,17 +171,19 @@ class WorkerReads:
             log.rows += pack_use(one.slot, one.stamp, one.object_hash, span.start, 0, kind, 0)
         return Hit(source, tuple(pieces))
 
-    def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:  # noqa: ARG002 - as ReadsNow
-        number = first // self.page_size
-        handle = self._find(ref, number)
-        if handle is None or not number:
+    def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
+        handle = self._find_at(ref, first)
+        if handle is None or now_s < handle.own_until_s:
             return handle
-        # Only the first page has the time when the object was last checked.
-        front = self._find(ref, 0)
-        if front is None or front.meta.etag != handle.meta.etag:
-            return None
-        handle.fresh_until_s = front.fresh_until_s
-        return handle
+        # Its own time is over, but the object may have been checked since. The coordinator then notes this
+        # with the first page, or with this record (``PageCache.renew``).
+        handle.fresh_until_s = handle.own_until_s = self._own_until_s(ref, handle.slot, handle.stamp)
+        if now_s >= handle.own_until_s:
+            front = self._find(ref, 0)
+            if front is None or front.meta.etag != handle.meta.etag:
+                return None
+            handle.fresh_until_s = front.fresh_until_s
+        return handle if is_good(handle, self._stamps, now_s) else None
 
     def take(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
@@ -206,12 +217,23 @@ class WorkerReads:
 
     # ------------------------------------------------------------------ pages
 
+    def _find_at(self, ref: ObjectRef, first: int) -> SharedPageHandle | None:
+        """Return a handle of the page that holds byte ``first``, or else of the stored part that begins with
+        this byte. Except for the first page, it is valid now, but may be no longer fresh.
+        """
+        handle = self._find(ref, first // self.page_size)
+        if handle is None and (number := part_number(first)) is not None:
+            handle = self._find(ref, number)
+        return handle
+
     def _find(self, ref: ObjectRef, number: int) -> SharedPageHandle | None:
-        """Return a handle of the page that is valid now, and fresh by the object's freshness rule."""
+        """Return a handle of a page or stored part that is valid now. The first page is also fresh by the
+        object's freshness rule.
+        """
         if self.lease is not None and not _lasts(self.lease):
             return None
         handle = self.handles.get((ref, number))
-        # Check freshness only for the first page. For each other page, the caller compares the ETag.
+        # Check freshness only for the first page. For all others, callers do: see ``find_handle``.
         if handle is not None and is_good(handle, self._stamps, -inf if number else self._now_s()):
             return handle
         hashed = object_hash(ref)
@@ -224,25 +246,24 @@ class WorkerReads:
                 return handle
         return None
 
+    def _own_until_s(self, ref: ObjectRef, slot: int, stamp: int) -> float:
+        """Return the Unix time until which the record of a slot may answer, by its own time of validation.
+        The caller compares the stamp afterwards. Verdicts are shown for first pages only.
+        """
+        until_s = self._rules.of(ref).fresh_until_s(self._validated[slot])
+        return min(until_s, self._share.verdict_until_s(slot, stamp)) if self._by_verdicts else until_s
+
     def _prove(self, slot: int, ref: ObjectRef, number: int) -> SharedPageHandle | None:
-        """Return a handle for a slot, if the slot holds the page ``number`` of ``ref``.
+        """Return a handle for a slot, if the slot holds the page or stored part ``number`` of ``ref``.
 
         The stamp is read first, and again at the end. If it is the same, nothing of the slot changed in
         between.
         """
         stamp = self._stamps[slot]
         index, location = self._tiers_of[slot], self._locations[slot]
-        validated_s, rule = self._validated[slot], self._rules.of(ref)
-        if index == NO_TIER or self._unverified[slot]:
+        until_s = self._own_until_s(ref, slot, stamp)
+        if index == NO_TIER or self._unverified[slot] or not (number or self._now_s() < until_s):
             return None
-        fresh_until_s = rule.fresh_until_s(validated_s)
-        # Only the first page must be fresh. For each other page, the caller compares the ETag with that of
-        # the first.
-        if not number:
-            if self._by_verdicts:
-                fresh_until_s = min(fresh_until_s, self._share.verdict_until_s(slot, stamp))
-            if rule.age(validated_s, now_s := self._now_s()) is not Age.FRESH or fresh_until_s <= now_s:
-                return None
         address, units = unpack(Location(location))
         tier, offset = self._tiers[index], unit_of(address) * UNIT_BYTES
         descriptor = self._open(index, number_of(address))
@@ -263,9 +284,10 @@ class WorkerReads:
             return None
         handle = SharedPageHandle.__new__(SharedPageHandle)
         handle.ref, handle.meta = header.page.ref, header.meta
-        handle.fresh_until_s = fresh_until_s
-        handle.access_record = None
-        handle.first, handle.sendable, handle.place = number * self.page_size, None, None
+        handle.fresh_until_s = handle.own_until_s = until_s
+        handle.access_record, first = None, part_start(number)
+        handle.first = number * self.page_size if first is None else first
+        handle.sendable = handle.place = None
         handle.slot, handle.stamp, handle.source, handle.can_wait = slot, stamp, tier.source, tier.can_wait
         handle.descriptor, handle.offset, handle.header = descriptor, offset, bytes(raw[:HEADER_BYTES])
         handle.start, handle.stop = layout.body_start, layout.body_start + layout.body_bytes

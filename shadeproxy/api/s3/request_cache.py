@@ -306,7 +306,7 @@ class RequestCache:
         """Send a range of ``ref``. Return False, with nothing sent, if that is impossible. ``if_match``: the
         ETag that the object must have; "" if it may have any.
         """
-        found = self._find_span(ref, range_value, now_s)
+        found = self._find_span(ref, target, range_value, now_s)
         if found is None:
             return False
         handle, span = found
@@ -318,17 +318,27 @@ class RequestCache:
         head = part.of(span, next_request_id()) + self.end_of_head(handle.source, now_s)
         return self._send(out, head, handle, job, now_s=now_s, span=span)
 
-    def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[PageHandle, Span] | None:
-        """Return the handle of the page in which a range of ``ref`` begins, and its span; None if there is no
-        handle.
+    def _find_span(
+        self, ref: ObjectRef, target: bytes, range_value: str, now_s: float
+    ) -> tuple[PageHandle, Span] | None:
+        """Return the handle of the page or stored part in which a range of ``ref`` begins, and its span; None
+        if there is no handle.
         """
         spec = parse_range(range_value)
-        handle = None if spec is None else self._engine.find_handle(ref, spec.first or 0, now_s)
-        if spec is None or handle is None:
+        if spec is None:
             return None
         try:
+            first = spec.first
+            if first is None:  # Where a suffix range begins follows from the size; try the latest known one.
+                part = self.parts.get(target)
+                first = 0 if part is None else spec.resolve(part.meta.size).start
+            handle = self._engine.find_handle(ref, first, now_s)
+            if handle is None and spec.first is None and first:
+                first, handle = 0, self._engine.find_handle(ref, 0, now_s)
+            if handle is None:
+                return None
             span = spec.resolve(handle.meta.size)
-            if spec.first is None:  # For a suffix range, the first page follows from the object's size.
+            if span.start != first:
                 handle = self._engine.find_handle(ref, span.start, now_s)
                 if handle is None or spec.resolve(handle.meta.size) != span:
                     return None

@@ -93,7 +93,7 @@ class Versions:
         recalled = self._cache.recall_now(ref)
         return None if recalled is None else self._metadata.learn(ref, *recalled).meta
 
-    def fresh_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
+    def fresh_now(self, ref: ObjectRef) -> tuple[KnownMetadata, float] | None:
         """Return metadata that may answer every client, and the Unix time until which it may. Return None if
         there is none, or if the origin must be asked for each client's rights.
         """
@@ -104,7 +104,7 @@ class Versions:
         until_s, now_s = self._rules.of(ref).fresh_until_s(known.validated_s), self._clock.now_s()
         if self.ownership is not None:
             until_s = min(until_s, now_s + self.ownership.own_for_s(ref))
-        return None if until_s <= now_s else (known.meta, until_s)
+        return None if until_s <= now_s else (known, until_s)
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
         """Return metadata that may answer this client without asking the origin, or None."""

@@ -13,9 +13,10 @@ import numpy as np
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.memo import Memo
-from shadeproxy.core.ranges import pages_of, span_within
+from shadeproxy.core.ranges import STORED_PARTS, pages_of, part_number, span_within
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Page, Source, Span
 from shadeproxy.engine.base import FoundSamples, Hit, Located, PageHandle, SendfileSlice
+from shadeproxy.engine.index.metadata import KnownMetadata
 from shadeproxy.engine.read.access_log import AccessLog
 from shadeproxy.engine.read.sample_lookup import SOURCES, SampleLookup
 from shadeproxy.engine.storage.disk_page import MOST_COPIED_BYTES
@@ -38,7 +39,7 @@ Told = Callable[[], bool]
 whether an order or scores explain the read.
 """
 
-Fresh = Callable[[ObjectRef], tuple[ObjectMeta, float] | None]
+Fresh = Callable[[ObjectRef], tuple[KnownMetadata, float] | None]
 """The type of a function that returns metadata of an object, and the Unix time until which it may answer
 every client without a check.
 """
@@ -69,7 +70,7 @@ class Hits:
     """Answers reads of pages of ``cache`` without waiting.
 
     ``access_log``: gets the reads. ``fresh``: called before a page handle is made. ``handles``: page handles
-    by object and page number; the compiled lane reads them too. ``page_size`` is in bytes.
+    by object and number of the record; the compiled lane reads them too. ``page_size`` is in bytes.
     """
 
     def __init__(self, cache: PageCache, page_size: int, *, access_log: AccessLog, fresh: Fresh) -> None:
@@ -79,7 +80,7 @@ class Hits:
         self.access_log = access_log
         self._record = access_log.record
         self._fresh = fresh
-        self._samples = SampleLookup(cache.residents, page_size, is_ready=cache.hot.is_ready)
+        self._samples = SampleLookup(cache.residents, is_ready=cache.hot.is_ready)
         self.handles: Memo[tuple[ObjectRef, int], PageHandle] = Memo(_MOST_HANDLES)
 
     # ------------------------------------------------------------------ any span
@@ -135,22 +136,37 @@ class Hits:
     # ------------------------------------------------------------------ page handles
 
     def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
-        """Return a handle of the page that holds byte ``first``, valid at ``now_s``. The page's bytes may be
-        cold.
+        """Return a handle of the page that holds byte ``first``, or else of the stored part that begins with
+        this byte. The handle is valid at ``now_s``. The bytes may be cold.
         """
-        number = first // self.page_size
-        handle = self.handles.get((ref, number))
-        if handle is not None and is_good(handle, self._residents.stamps, now_s):
+        handles, table, number = self.handles, self._residents, first // self.page_size
+        handle = handles.get((ref, number))
+        if handle is not None and is_good(handle, table.stamps, now_s):
             return handle
-        fresh = self._fresh(ref)
-        slot = None if fresh is None else self._cache.find(Page(ref, fresh[0].etag, number))
-        if fresh is None or slot is None:
+        key = ref, STORED_PARTS + first
+        handle = handles.get(key) if handles.old else handles.young.get(key)
+        # If the page has come since, it answers, because it holds longer spans too.
+        if (
+            handle is not None
+            and is_good(handle, table.stamps, now_s)
+            and table.occupant(handle.object_hash, number) is None
+        ):
+            return handle
+        if (fresh := self._fresh(ref)) is None:
             return None
-        meta, until_s = fresh
-        begin = number * self.page_size
+        known, until_s = fresh
+        meta, begin = known.meta, number * self.page_size
+        slot = self._cache.find(Page(ref, meta.etag, number))
+        if slot is None and (part := part_number(first)) is not None:
+            number, begin = part, first
+            slot = self._cache.find(Page(ref, meta.etag, number))
+        if slot is None:
+            return None
         handle = self._cache.hot.make_handle(slot, ref, meta, first=begin, fresh_until_s=until_s)
         if handle is not None:
-            self.handles.put((ref, number), handle)
+            handles.put((ref, number), handle)
+            if number and table.share is not None:
+                self._cache.renew(slot, known)
         return handle
 
     def take(
@@ -184,10 +200,10 @@ class Hits:
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> tuple[SendfileSlice, ...] | None:
         """Return the bytes that ``take`` would return as sendfile slices, and record one read. The slices
-        come from at most MOST_PAGES pages, all of one version and source.
+        come from at most MOST_PAGES pages or stored parts, all of one version and source.
         """
         after: list[PageHandle] | None = []
-        if span is not None and span.stop > handle.first + self.page_size:
+        if span is not None and span.stop > handle.end:
             after = self._handles_after(handle, span.stop, now_s)
         if after is None:
             return None
@@ -202,15 +218,22 @@ class Hits:
         return tuple([_slice_of(one, span) for one in (handle, *after)])
 
     def _handles_after(self, handle: PageHandle, stop: int, now_s: float) -> list[PageHandle] | None:
-        """Return handles of the pages after ``handle``, up to byte ``stop``. Return None if there are too
-        many pages, or if a page is missing or has another version or source.
+        """Return handles of the bytes after those of ``handle``, up to byte ``stop``. Return None if there
+        are too many, or if a page is missing or has another version or source.
         """
         handles: list[PageHandle] = []
-        for first in range(handle.first + self.page_size, stop, self.page_size):
-            after = self.find_handle(handle.ref, first, now_s) if len(handles) < MOST_PAGES - 1 else None
-            if after is None or after.meta.etag != handle.meta.etag or after.source is not handle.source:
+        edge = handle.end
+        while edge < stop:
+            after = self.find_handle(handle.ref, edge, now_s) if len(handles) < MOST_PAGES - 1 else None
+            if (
+                after is None
+                or after.first != edge
+                or after.meta.etag != handle.meta.etag
+                or after.source is not handle.source
+            ):
                 return None
             handles.append(after)
+            edge = after.end
         return handles
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:

@@ -31,7 +31,7 @@ _SEEN = np.dtype([("fresh_until_s", np.float64), ("slot", np.uint32), ("stamp", 
 _PLACE = np.dtype(
     [
         ("header_offset", np.int64),
-        ("body_offset", np.int64),
+        ("object_offset", np.int64),  # Where the object would begin in the file if it lay there in one piece.
         ("body_bytes", np.uint32),
         ("file", np.uint16),
         ("source", np.uint8),
@@ -47,13 +47,11 @@ _MOST_SAMPLES = 1 << 24
 class SampleLookup:
     """Remembers where samples lie in resident pages, and finds many samples by one call.
 
-    ``page_size`` is in bytes. ``is_ready``: returns whether a page on a disk can be read without waiting
-    (``HotPages.is_ready``).
+    ``is_ready``: returns whether a page on a disk can be read without waiting (``HotPages.is_ready``).
     """
 
-    def __init__(self, residents: Residents, page_size: int, *, is_ready: Callable[[int], bool]) -> None:
+    def __init__(self, residents: Residents, *, is_ready: Callable[[int], bool]) -> None:
         self._residents = residents
-        self._page_size = page_size
         self._is_ready = is_ready
         self.forget()
 
@@ -64,7 +62,7 @@ class SampleLookup:
         self._files: dict[Path, int] = {}
 
     def remember(self, dataset: Dataset, sample_id: int, handle: PageHandle, place: Place) -> None:
-        """Remember ``place`` for a sample that lies wholly in the page of ``handle``."""
+        """Remember ``place`` for a sample that lies wholly in the page or stored part of ``handle``."""
         if dataset.count > _MOST_SAMPLES:
             return
         if len(self._files) == _MOST_FILES or len(self._places) < len(self._residents.stamp):
@@ -76,8 +74,9 @@ class SampleLookup:
                 self._seen.popitem(last=False)
         file = self._files.setdefault(place.path, len(self._files))
         source = SOURCES.index(handle.source)
+        begin = place.body_offset - handle.first
         self._places[handle.slot] = (
-            place.header_offset, place.body_offset, place.body_bytes, file, source, 0, place.header
+            place.header_offset, begin, place.body_bytes, file, source, 0, place.header
         )  # fmt: skip
         seen[sample_id] = (handle.fresh_until_s, handle.slot, handle.stamp & 0xFFFFFFFF)
 
@@ -111,7 +110,7 @@ class SampleLookup:
             places["file"],
             places["header_offset"],
             places["header"],
-            places["body_offset"] + first % self._page_size,
+            places["object_offset"] + first,
             length,
             places["source"],
             uses,

@@ -14,6 +14,7 @@ from shadeproxy.core.off_loop import OffLoop, at_once
 from shadeproxy.core.ranges import STORED_PARTS, part_number
 from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page, Span
 from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.index.metadata import KnownMetadata, same_version
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots, etag_hash
 from shadeproxy.engine.page_observer import NothingObserved, PageObserver
@@ -44,6 +45,7 @@ from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location
 
 _PROMOTIONS = 8  # Most promotions after one batch of reads.
+_RENEWED_AFTER_S = 1.0
 
 
 class PageCache:
@@ -276,6 +278,18 @@ class PageCache:
         slot = self.residents.first_page(object_hash(ref))
         if slot is not None:
             self.residents.validated_s[slot] = validated_s
+
+    def renew(self, slot: int, known: KnownMetadata) -> None:
+        """Note with a resident record that ``known``, which was checked later, describes the record's object.
+
+        Only workers need this. They judge a record without its object's first page by its own time of
+        validation, and its own header fields.
+        """
+        if known.validated_s - self.residents.validated_s[slot] < _RENEWED_AFTER_S:
+            return
+        header = self.hot.header(slot)
+        if header is not None and same_version(header.meta, known.meta):
+            self.residents.validated_s[slot] = known.validated_s
 
     # ------------------------------------------------------------------ life
 

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.deadline import DEADLINE, Deadline, ReadBounds
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.ranges import RangeSpec, part_number, part_start
-from shadeproxy.core.types import ObjectRef, Source, Span
+from shadeproxy.core.types import ObjectRef, Page, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.placement import partial_reads
 from shadeproxy.engine.placement.partial_reads import Fetch
 from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.tiers.base import SendableBlocks
 from tests.support.engine import HeldIO
 from tests.support.purging import purge_under
 
@@ -249,3 +251,123 @@ async def test_reads_at_random_get_the_right_bytes_whatever_is_evicted(make_part
             await parts.known()
     assert sources.count(Source.ORIGIN) < 500
     assert {Source.RAM, Source.DISK} & set(sources)
+
+
+# ---------------------------------------------------------------------- handles
+
+
+LONG = 60_000  # Longer than what is copied, so that sendfile may send it.
+
+
+def held(parts, first):
+    """Return the handle at byte ``first``; None if there is none."""
+    return parts.bench.engine.find_handle(REF, first, parts.bench.clock.now_s())
+
+
+def taken(parts, handle, span):
+    """Return the bytes that a handle has of a span."""
+    return bytes(parts.bench.engine.take(handle, None, parts.bench.clock.now_s(), Span(*span)))
+
+
+async def test_a_part_has_a_handle_at_its_first_byte_alone(make_parts):
+    parts = await make_parts()
+    span = PAGE + 1000, PAGE + 1000 + LONG
+    await parts.read(*span)
+    handle = held(parts, span[0])
+    assert (handle.first, handle.end, handle.whole) == (*span, False)
+    assert held(parts, span[0]) is handle
+    assert taken(parts, handle, span) == parts.body[slice(*span)]
+    assert taken(parts, handle, (span[0] + 9, span[0] + 20)) == parts.body[span[0] + 9 : span[0] + 20]
+    assert [handle.holds(Span(span[0], stop)) for stop in (span[1] - 1, span[1], span[1] + 1)] == [
+        True,
+        True,
+        False,
+    ]
+    assert [held(parts, first) for first in (0, PAGE, span[0] - 1, span[0] + 1, 1 << 40)] == [None] * 5
+
+
+async def test_the_handle_of_a_page_replaces_that_of_its_part(make_parts):
+    parts = await make_parts()
+    for first in (PAGE, PAGE + 5000):
+        await parts.read(first, first + LONG)
+        assert held(parts, first).end == first + LONG
+    await parts.read(PAGE, 2 * PAGE)
+    for first in (PAGE, PAGE + 5000):
+        assert (held(parts, first).first, held(parts, first).end) == (PAGE, 2 * PAGE)
+    page = parts.bench.cache.find(Page(REF, held(parts, PAGE).meta.etag, 1))
+    parts.bench.cache.drop(page, "evicted")
+    assert held(parts, PAGE + 5000).end == PAGE + 5000 + LONG
+
+
+@pytest.mark.parametrize("how", ["write", "purge", "evicted", "late", "distrusted"])
+async def test_a_handle_of_a_part_ends_with_the_part(make_parts, how):
+    parts = await make_parts(rules=(Rule(ttl_s=60.0),))
+    await parts.read(5000, 5000 + LONG)
+    handle, (engine, cache) = held(parts, 5000), (parts.bench.engine, parts.bench.cache)
+    assert handle is not None
+    if how == "write":
+        async with engine.writing([REF]):
+            parts.bench.origin.put("b", "k", content(2))
+    elif how == "purge":
+        await purge_under(engine, "b", "k")
+    elif how == "evicted":
+        cache.drop(handle.slot, how)
+    elif how == "late":
+        parts.bench.clock.advance(61)
+    else:
+        engine.distrust()
+    assert engine.take(handle, None, parts.bench.clock.now_s(), Span(5000, 5001)) is None
+    assert held(parts, 5000) is None
+    await parts.bench.settle()
+
+
+async def test_slices_of_parts_that_meet_are_one_answer(make_parts):
+    parts = await make_parts()
+    spans = [(PAGE - LONG, PAGE), (PAGE, PAGE + LONG), (PAGE + LONG + 1, PAGE + 2 * LONG)]
+    for span in spans:
+        await parts.read(*span)
+    first, now_s = held(parts, spans[0][0]), parts.bench.clock.now_s()
+    for one in (held(parts, start) for start, _ in spans):
+        one.sendable = SendableBlocks(None, one.start, one.start)
+    slices = parts.bench.engine.take_slices(first, None, now_s, Span(PAGE - 10, PAGE + 10))
+    assert b"".join(bytes(one.pin()) for one in slices) == parts.body[PAGE - 10 : PAGE + 10]
+    # There is a gap of one byte after the second part.
+    for stop in (PAGE + LONG + 1, PAGE + 2 * LONG):
+        assert parts.bench.engine.take_slices(first, None, now_s, Span(PAGE - 10, stop)) is None
+
+
+async def test_slices_do_not_go_on_in_a_page_that_begins_before(make_parts):
+    """The page of a part comes after the part's handle was found. It holds the byte after the part."""
+    parts = await make_parts()
+    await parts.read(5000, 5000 + LONG)
+    first, now_s = held(parts, 5000), parts.bench.clock.now_s()
+    await parts.read(0, PAGE)
+    for one in (first, held(parts, 5000 + LONG)):
+        one.sendable = SendableBlocks(None, one.start, one.start)
+    assert parts.bench.engine.take_slices(first, None, now_s, Span(5000, 5000 + LONG)) is not None
+    assert parts.bench.engine.take_slices(first, None, now_s, Span(5000, 5000 + LONG + 1)) is None
+
+
+async def test_samples_in_parts_are_found_again(make_parts):
+    parts = await make_parts()
+    offsets, length = np.array([700_000, 2 * PAGE, 2 * PAGE + 9000]), 5000
+    await parts.read(700_000, 705_000)
+    await parts.read(2 * PAGE, 2 * PAGE + LONG)
+    engine, now_s = parts.bench.engine, parts.bench.clock.now_s()
+    samples = SimpleNamespace(
+        digest="d",
+        count=3,
+        offset=offsets,
+        length=np.full(3, length),
+        entry_of=np.zeros(3, np.int64),
+        entries=SimpleNamespace(bucket_of=np.zeros(1, np.int64), buckets=["b"]),
+    )
+    for sample, first in ((0, 700_000), (1, 2 * PAGE), (2, 2 * PAGE)):
+        assert engine.place(held(parts, first), None, now_s, Span(first, first + 1)) is not None
+        engine.remember_sample(samples, sample, held(parts, first))
+    found = engine.find_samples(samples, np.arange(3), None, now_s)
+    assert found.here.all()
+    for row, offset in enumerate(offsets.tolist()):
+        segment = await asyncio.to_thread(Path(found.files[found.file[row]]).read_bytes)
+        start = int(found.offset[row])
+        assert segment[start : start + length] == parts.body[offset : offset + length]

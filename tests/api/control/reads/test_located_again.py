@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from shadeproxy.core.identity import object_hash
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.ranges import part_number
+from shadeproxy.core.types import ObjectRef, Page
 from shadeproxy.engine.rules import Freshness, Rule
 from tests.support.engine import PAGE
 from tests.support.locating import BIG, RECORD, SMALL, copy
@@ -100,6 +101,21 @@ async def test_cold_and_known_samples_come_in_the_order_asked(listener):
     assert records["index"].tolist() == [0, 1, 2, 3]
     assert records["status"].tolist() == [200, 0, 200, 0]
     assert bodies(files, records[records["status"] == 200]) == [SMALL, OTHER]
+
+
+async def test_a_sample_in_a_stored_part_is_located_there(known, monkeypatch):
+    ref, first = ObjectRef("b", "big"), PAGE + 7
+    meta = known.origin.buckets["b"]["big"].meta
+    known.cache.drop_object(ref, "test")
+    part = Page(ref, meta.etag, part_number(first))
+    now_s = known.context.clock.now_s()
+    assert await known.cache.insert(part, meta, memoryview(BIG[first : first + 200]), now_s, lambda: True)
+    for _ in range(2):
+        files, records = await by_id(known, 3, 2)
+        assert records["status"].tolist() == [200, 0]
+        assert bodies(files, records[:1]) == [BIG[first : first + 90]]
+    forbid_tickets(known, monkeypatch)
+    assert bodies(*await by_id(known, 3)) == [BIG[first : first + 90]]
 
 
 async def test_a_page_that_left_is_told_no_more(known):
