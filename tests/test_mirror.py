@@ -232,6 +232,7 @@ TABLE = {
     "policy.importance": "policy/test_hit_ratios.py",
     "policy.keeping": "prefetch/test_ahead_bound.py",
     "prefetch.fetched": "prefetch/test_prefetcher.py",
+    "prefetch.limits": "prefetch/test_prefetcher.py",
     "prefetch.walk": "prefetch/test_prefetcher.py",
     "simulate.baselines.arc": "simulate/test_baselines.py",
     "simulate.baselines.queue": "simulate/test_baselines.py",

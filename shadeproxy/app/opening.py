@@ -48,7 +48,8 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.otel_reads import OtelReads
 from shadeproxy.policy.registry import get_policy
-from shadeproxy.prefetch.prefetcher import Limits, Prefetcher
+from shadeproxy.prefetch.limits import Limits
+from shadeproxy.prefetch.prefetcher import Prefetcher
 from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.otel import OtelTracer
 from shadeproxy.telemetry.stats import Stats
@@ -285,6 +286,8 @@ class PartOpener:
             flying_bytes=settings.cache.inflight // 2,
             whole_bytes=settings.prefetch.whole_objects,
             may_wait=self._limited.may_wait,
+            is_shared=lambda: self._limited.is_shared,
+            jobs_of=hints.jobs_of,
         )
         prefetcher = Prefetcher(
             hints.orders,

@@ -4,7 +4,7 @@ pages they read.
 
 from typing import Protocol
 
-from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
+from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Span
 
 
 class PageObserver(Protocol):
@@ -12,8 +12,8 @@ class PageObserver(Protocol):
     and never wait.
     """
 
-    def note_wanted(self, ref: ObjectRef, number: int) -> None:
-        """Note that a reader wants a page that is not resident."""
+    def note_wanted(self, ref: ObjectRef, number: int, job: JobContext | None) -> None:
+        """Note that a reader wants a page that is not resident. ``job``: the job that the reader named."""
         ...
 
     def note_first_use(self, object_hash: int, number: int) -> None:
@@ -28,7 +28,7 @@ class PageObserver(Protocol):
 class NothingObserved:
     """A ``PageObserver`` that does nothing, for a proxy without prefetching."""
 
-    def note_wanted(self, ref: ObjectRef, number: int) -> None:
+    def note_wanted(self, ref: ObjectRef, number: int, job: JobContext | None) -> None:
         pass
 
     def note_first_use(self, object_hash: int, number: int) -> None:

@@ -292,6 +292,11 @@ class LimitedOrigin(WrappedOrigin):
         link = self._reads.link
         return self._reads.waiting + self.paced.waiting + (0 if link is None else link.waiting)
 
+    @property
+    def is_shared(self) -> bool:
+        """True if jobs share the link, so that reads wait here for the turn of their job."""
+        return self._reads.link is not None and self._reads.link.is_used
+
     def may_wait(self, job: str) -> bool:
         """Return True if one more prefetch for ``job`` may wait for the link."""
         return self._reads.link is None or self._reads.link.may_wait(job)

@@ -106,6 +106,14 @@ class LinkDepth:
         ):
             self._end()
 
+    def resume(self, flying: int) -> None:
+        """Measure on from now, after a time in which ``note`` was not called. ``flying``: reads under way."""
+        self._is_probing = self._is_draining = False
+        self._came_s = self._now_s()
+        self._came = _Mark(self._came_s, self._came.reads, self._came.came_bytes, flying)
+        self._marks.clear()
+        self._begin()
+
     def _begin(self) -> None:
         self._began_s = self._last_s = self._now_s()
         self._area = self._bytes = 0.0

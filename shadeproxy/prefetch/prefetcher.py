@@ -7,8 +7,9 @@ Laws: pages of streams go first, because their readers are reading now; then pag
 with the earliest use first; then the rest of big objects. A page is only fetched if it would win a place, and
 once for one use. Unread pages take at most a quarter of the tiers, because readers that announce nothing need
 places too. A job that loses many prefetched pages unread gets none for a while. Prefetching uses only memory
-and connections that demand leaves. Fetches for a withdrawn order are cancelled. After several failures in a
-row prefetching pauses. A defect of the prefetcher ends only its present round, never a read.
+and connections that demand leaves. While other clients miss, fetches for orders make no queue on the origin's
+link (beside.py). Fetches for a withdrawn order are cancelled. After several failures in a row prefetching
+pauses. A defect of the prefetcher ends only its present round, never a read.
 """
 
 import asyncio
@@ -25,13 +26,15 @@ import structlog
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import OriginError
 from shadeproxy.core.identity import object_hash
-from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
+from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
 from shadeproxy.hints.order.upcoming import NextUses, Upcoming
 from shadeproxy.prefetch.background import BackgroundPace
+from shadeproxy.prefetch.beside import BesideOthers
 from shadeproxy.prefetch.failures import FailureCounter
 from shadeproxy.prefetch.fetched import FetchedPage, FetchedPages, PageKey
+from shadeproxy.prefetch.limits import Limits
 from shadeproxy.prefetch.pace import EARLY_PRICE, MOST_READY, PAUSE_S, Latency, pause_after
 from shadeproxy.prefetch.parts import Guess, Parts
 from shadeproxy.prefetch.resident_samples import ResidentSamples
@@ -45,20 +48,6 @@ _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO, _PART_PAGES = 0.1, 8
 _ASKED = 64  # At most this many pages of an object are looked up in the orders.
 _FAULT_PAUSE_S = 5.0
-
-
-class Limits(NamedTuple):
-    """Limits of prefetching. ``ahead_bytes``: most bytes of unread pages of one job. ``fetches``: returns the
-    number of reads of the origin, for any purpose, at which no more fetch is started. ``flying_bytes``: most
-    bytes of fetches under way. ``whole_bytes``: of an object larger than this, the rest is not fetched after
-    a part was read. ``may_wait``: returns whether one more fetch for a job may wait for the origin's link.
-    """
-
-    ahead_bytes: int
-    fetches: Callable[[], int]
-    flying_bytes: int
-    whole_bytes: int
-    may_wait: Callable[[str], bool] = lambda _job: True
 
 
 class _Flying(NamedTuple):
@@ -93,6 +82,7 @@ class Prefetcher:
         self._latency = Latency(page_size)
         self._parts = Parts(page_size=page_size, whole_bytes=limits.whole_bytes)
         self._background, self._wanted = BackgroundPace(), 0
+        self._beside = BesideOthers(clock.monotonic_s, limits)
         self._walks: dict[str, Walk] = {}
         self._known: dict[str, ResidentSamples] = {}  # By dataset.
         self._queue: list[Wanted] = []  # Soonest last.
@@ -142,9 +132,11 @@ class Prefetcher:
         self._safely(partial(self._parts.note_first_use, object_hash, number))
         self._woken.set()
 
-    def note_wanted(self, ref: ObjectRef, number: int) -> None:
+    def note_wanted(self, ref: ObjectRef, number: int, job: JobContext | None) -> None:
         """Implement ``PageObserver``: a reader wants a page that is not resident."""
         self._wanted += 1
+        if self._walks and (job is None or job.job not in self._walks):
+            self._beside.note_miss(job or ref)
         if self._fetched.pages and (key := (object_hash(ref), number)) in self._fetched.pages:
             self._was_wanted(key, lost=True)
 
@@ -217,6 +209,7 @@ class Prefetcher:
                 walk = self._walks[outlook.job] = Walk(outlook.job, self._latency, now_s)
             walk.note(outlook, self._known[outlook.dataset], now_s)
             self._depth += walk.pace.depth(walk.latency.mean_s)
+        self._beside.look(self._walks.keys())
         most, left, walks = self._startable(), MOST_NEW, len(outlooks)
         wanted: list[list[Wanted]] = []
         # Walks that have much to search for come last, and so get what the others leave.
@@ -284,7 +277,9 @@ class Prefetcher:
             return
         while self._may_start(_PART_PAGES) and (guess := self._parts.soon()) is not None:
             self._start_part(guess)
-        while self._queue and self._may_start(self._depth) and self._may_lie_ready():
+        while (
+            self._queue and self._may_start(self._depth) and self._may_lie_ready() and self._beside.has_room()
+        ):
             wanted = self._queue.pop()
             walk = self._walks.get(wanted.job)
             if walk is not None:
@@ -341,13 +336,15 @@ class Prefetcher:
         self._fetched.add(need, "" if wanted is None else wanted.job, now_s)
         if wanted is not None and (walk := self._walks.get(wanted.job)) is not None:
             walk.fetched(wanted, size_bytes)
+        if wanted is not None:
+            self._beside.begin(size_bytes)
         self._flying[key] = _Flying(flight, size_bytes, now_s, wanted, is_rest)
         if is_rest:
             self._background.begin()
         self._flying_bytes += size_bytes
 
     def _landed(self, key: int, fetched: Fetched) -> None:
-        flown, now_s = self._remove(key), self._clock.monotonic_s()
+        flown, now_s = self._remove(key, has_come=fetched.error is None), self._clock.monotonic_s()
         walk = None if flown.wanted is None else self._walks.get(flown.wanted.job)
         self._learn(fetched, now_s - flown.began_s, walk)
         page = object_hash(flown.flight.ref), flown.flight.number
@@ -368,9 +365,11 @@ class Prefetcher:
     def _give_up(self, key: int) -> None:
         self._port.give_up(self._remove(key).flight)
 
-    def _remove(self, key: int) -> _Flying:
+    def _remove(self, key: int, *, has_come: bool = False) -> _Flying:
         flown = self._flying.pop(key)
         self._flying_bytes -= flown.size_bytes
+        if flown.wanted is not None:
+            self._beside.end(flown.size_bytes, has_come=has_come)
         if flown.is_rest:
             now_s = self._clock.monotonic_s()
             self._background.end(now_s, now_s - flown.began_s)

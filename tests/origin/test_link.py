@@ -451,6 +451,17 @@ async def test_reads_that_hang_hold_up_the_others_only_for_seconds():
     assert depth.has_room(flying, flying * 1000)
 
 
+async def test_a_measurement_that_is_resumed_counts_no_time_before():
+    clock = ManualClock(0.0)
+    depth = LinkDepth(clock.monotonic_s)
+    clock.advance(3600.0)
+    depth.resume(4)
+    for _ in range(20):
+        clock.advance(0.01)
+        depth.note(4, 4000, 1000)
+    assert depth.rate_per_s == pytest.approx(1000 / 0.01, rel=0.1)
+
+
 async def test_sixty_four_readers_of_one_job_take_nothing_from_eight_of_another():
     link = Link(bytes_per_s=55e6, latency_s=0.03)
     link.link.share({"a": 1.0, "b": 1.0})

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shadeproxy.prefetch.prefetcher import Limits, Prefetcher
+from shadeproxy.prefetch.limits import Limits
+from shadeproxy.prefetch.prefetcher import Prefetcher
 from tests.support.clock import ManualClock
 from tests.support.engine import PAGE, MakeBench, benches
 from tests.support.prefetching import FakeOrders, Fetching

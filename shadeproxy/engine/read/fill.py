@@ -107,7 +107,7 @@ class PageFiller:
             fetch = Fetch.PAGE if part is None else Fetch.PART
         elif intent is Intent.DEMAND:
             self._cache.miss(ref, number, explained=explained)
-            self.observer.note_wanted(ref, number)
+            self.observer.note_wanted(ref, number, job)
             if part is not None and meta is not None:
                 fetch = self._fetch_of(ref, number, meta, part, explained=explained)
         flight, coalesced = self.flights.join(
@@ -160,7 +160,7 @@ class PageFiller:
             taken = self._ledger.try_take(length)
             assert taken, "no fill waits and there is room"
         self._cache.miss(ref, number, explained=explained)
-        self.observer.note_wanted(ref, number)
+        self.observer.note_wanted(ref, number, job)
         fetch = Fetch.PAGE
         if part is not None:
             fetch = self._fetch_of(ref, number, meta, part, explained=explained)

@@ -78,7 +78,7 @@ class PlainReads:
                 return None
         cache, explained = self._cache, self._counting.note_first(hashed, job)
         cache.placement.note_miss(hashed, 0, cache.groups.of(ref), explained=explained)
-        self._fills.observer.note_wanted(ref, 0)
+        self._fills.observer.note_wanted(ref, 0, job)
         flight = self._flights.start(ref, SHARED, Intent.DEMAND, filling)
         flight.began = began
         flight.followers.append(follower)

@@ -32,7 +32,8 @@ from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.limit import LimitedOrigin, prefetch_slots
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import get_policy
-from shadeproxy.prefetch.prefetcher import Limits, Prefetcher
+from shadeproxy.prefetch.limits import Limits
+from shadeproxy.prefetch.prefetcher import Prefetcher
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
 from shadeproxy_bench.origin import Link
@@ -143,7 +144,11 @@ class VirtualProxy:
                 self.hints.expectations,
                 page_size=PAGE_BYTES,
                 clock=clock,
-                limits=limits._replace(may_wait=self.limited.may_wait),
+                limits=limits._replace(
+                    may_wait=self.limited.may_wait,
+                    is_shared=lambda: self.limited.is_shared,
+                    jobs_of=self.hints.jobs_of,
+                ),
                 woken=self.woken,
             )
         tier = SegmentStore("ram", folder, room_bytes, segment_bytes=_SEGMENT_BYTES)
