@@ -120,6 +120,7 @@ def pytest_collection() -> Iterator[object]:
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # Modules and tests are no garbage, and to visit all of them takes a second.
     release_memory()
     # Full rounds are short now, so they may come ten times as often. Then the engines of a file's tests do
     # not pile up.
