@@ -13,6 +13,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -173,23 +174,6 @@ def kernel_form(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@pytest.fixture(autouse=True)
-def _log_as_it_was() -> Iterator[None]:
-    """Reset the log after each test, because commands that run in the process of the tests configure it."""
-    yield
-    if structlog.is_configured():
-        structlog.reset_defaults()
-
-
-@pytest.fixture(autouse=True)
-def _forget_applications() -> Iterator[None]:
-    """Drop aiohttp's cache of handlers with middlewares after each test. Each of its entries (up to 1,024)
-    would keep an engine.
-    """
-    yield
-    web_app._cached_build_middleware.cache_clear()
-
-
 @cache
 def _make_blockbuster() -> BlockBuster:
     """Make the check for blocking calls, once: it wraps 58 functions, which takes half a millisecond."""
@@ -203,15 +187,27 @@ def _make_blockbuster() -> BlockBuster:
 
 
 @pytest.fixture(autouse=True)
-def _blockbuster() -> Iterator[None]:
+def _checked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check each test as the docstring of this module says, and undo what tests leave behind.
+
+    One fixture does all of it, because each costs every test more than what it does.
+    """
     blocked = _make_blockbuster()
     blocked.activate()
-    yield
-    blocked.deactivate()
+    try:
+        with _quiescence(request.node):
+            yield
+    finally:
+        # Commands that run in the process of the tests configure the log.
+        if structlog.is_configured():
+            structlog.reset_defaults()
+        # Each entry of aiohttp's cache of handlers with middlewares (up to 1,024) would keep an engine.
+        web_app._cached_build_middleware.cache_clear()
+        blocked.deactivate()
 
 
-@pytest.fixture(autouse=True)
-def _quiescent(request: pytest.FixtureRequest) -> Iterator[None]:
+@contextmanager
+def _quiescence(test: pytest.Item) -> Iterator[None]:
     """Fail a test that leaves an engine open, or that closes an engine with work under way or
     wrong accounts.
     """
@@ -237,7 +233,7 @@ def _quiescent(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
     for engine in restless:
         engine.assert_quiescent()
-    assert not left_open or request.node.get_closest_marker("open_engine"), "an engine was not closed"
+    assert not left_open or test.get_closest_marker("open_engine"), "an engine was not closed"
 
 
 @pytest.fixture
