@@ -13,6 +13,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,31 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "new_interpreter: proxies of the test are started as their users do")
     keep_no_large_blocks()
     config.stash[_STDERR] = os.dup(2)  # While a test runs, pytest puts a file in the place of stderr.
+    if hasattr(config, "workerinput") and config.option.durations is None:
+        _send_less(config)
+
+
+def _send_less(config: pytest.Config) -> None:
+    """Let this process of xdist send results of tests, and all that went wrong, but not that a test begins
+    or ends, or that its fixtures passed.
+
+    The main process shows nothing of the rest. Without this function each test sends six messages, which
+    costs 2 ms of CPU. ``--durations`` needs all of them.
+    """
+    interactor: Any = next(
+        one for one in config.pluginmanager.get_plugins() if type(one).__name__ == "WorkerInteractor"
+    )
+    send = interactor.sendevent
+
+    def send_result(name: str, **content: Any) -> None:
+        report = content["data"] if name == "testreport" else {"when": "call"}
+        if name not in {"logstart", "logfinish"} and (report["when"], report.get("outcome")) not in _SILENT:
+            send(name, **content)
+
+    interactor.sendevent = send_result
+
+
+_SILENT = {("setup", "passed"), ("teardown", "passed")}
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -120,6 +146,7 @@ def pytest_collection() -> Iterator[object]:
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # Modules and tests are no garbage, and to visit all of them takes a second.
     release_memory()
     # Full rounds are short now, so they may come ten times as often. Then the engines of a file's tests do
     # not pile up.
@@ -147,23 +174,6 @@ def kernel_form(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@pytest.fixture(autouse=True)
-def _log_as_it_was() -> Iterator[None]:
-    """Reset the log after each test, because commands that run in the process of the tests configure it."""
-    yield
-    if structlog.is_configured():
-        structlog.reset_defaults()
-
-
-@pytest.fixture(autouse=True)
-def _forget_applications() -> Iterator[None]:
-    """Drop aiohttp's cache of handlers with middlewares after each test. Each of its entries (up to 1,024)
-    would keep an engine.
-    """
-    yield
-    web_app._cached_build_middleware.cache_clear()
-
-
 @cache
 def _make_blockbuster() -> BlockBuster:
     """Make the check for blocking calls, once: it wraps 58 functions, which takes half a millisecond."""
@@ -177,15 +187,27 @@ def _make_blockbuster() -> BlockBuster:
 
 
 @pytest.fixture(autouse=True)
-def _blockbuster() -> Iterator[None]:
+def _checked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check each test as the docstring of this module says, and undo what tests leave behind.
+
+    One fixture does all of it, because each costs every test more than what it does.
+    """
     blocked = _make_blockbuster()
     blocked.activate()
-    yield
-    blocked.deactivate()
+    try:
+        with _quiescence(request.node):
+            yield
+    finally:
+        # Commands that run in the process of the tests configure the log.
+        if structlog.is_configured():
+            structlog.reset_defaults()
+        # Each entry of aiohttp's cache of handlers with middlewares (up to 1,024) would keep an engine.
+        web_app._cached_build_middleware.cache_clear()
+        blocked.deactivate()
 
 
-@pytest.fixture(autouse=True)
-def _quiescent(request: pytest.FixtureRequest) -> Iterator[None]:
+@contextmanager
+def _quiescence(test: pytest.Item) -> Iterator[None]:
     """Fail a test that leaves an engine open, or that closes an engine with work under way or
     wrong accounts.
     """
@@ -211,7 +233,7 @@ def _quiescent(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
     for engine in restless:
         engine.assert_quiescent()
-    assert not left_open or request.node.get_closest_marker("open_engine"), "an engine was not closed"
+    assert not left_open or test.get_closest_marker("open_engine"), "an engine was not closed"
 
 
 @pytest.fixture

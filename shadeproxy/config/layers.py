@@ -53,13 +53,14 @@ def read_environment(settings: type[BaseSettings]) -> Layer:
     """Read the values of the environment variables SHADEPROXY__SECTION__KEY. In these variables, lists and
     tables are written as JSON.
     """
-    values = dict(_Environment(settings)())
-    for name in os.environ:
+    ours = [name for name in os.environ if name.upper().startswith(ENV_PREFIX)]
+    # Pydantic compares each setting with each variable of the process, which takes milliseconds.
+    values = dict(_Environment(settings)()) if ours else {}
+    for name in ours:
         # Pydantic ignores variables of unknown sections. Add them here, so that they are reported as errors.
-        if name.upper().startswith(ENV_PREFIX):
-            section, _, key = name[len(ENV_PREFIX) :].lower().partition(_SEPARATOR)
-            if section not in settings.model_fields:
-                values[section] = {key: ""} if key else ""
+        section, _, key = name[len(ENV_PREFIX) :].lower().partition(_SEPARATOR)
+        if section not in settings.model_fields:
+            values[section] = {key: ""} if key else ""
     return Layer(f"environment variable {ENV_PREFIX}{{env}}", values)
 
 

@@ -1,9 +1,8 @@
 """The demo itself at a smaller size, with real servers, a real training, and measured numbers."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from contextlib import suppress
@@ -17,6 +16,7 @@ from shadeproxy.demo.main import run_demo
 from shadeproxy.demo.runs import DIRECT, SHADE
 from shadeproxy.demo.servers import serving
 from tests.support.command_lines import processes_below
+from tests.support.copied import original
 
 OBJECTS = 400
 
@@ -148,9 +148,11 @@ def test_a_signal_leaves_nothing_behind_in_any_phase(tmp_path, phase, number):
     # This phase needs many images, so that the test sees the phase before it ends. The other phases last long
     # enough.
     objects = 3000 if phase == "storing them" else 600
-    command = [sys.executable, "-c", script, str(tmp_path / "reports"), str(work), str(objects)]
+    command = ["-c", script, str(tmp_path / "reports"), str(work), str(objects)]
     with said.open("wb") as log:
-        demo = subprocess.Popen(command, stdout=log, stderr=log)
+        demo = original(("shadeproxy.demo.main",)).start(
+            command, stdout=log.fileno(), stderr=log.fileno(), environment=os.environ
+        )
     reached = partial(work.glob, PHASES.get(phase, PHASES["starting a training"]))
     try:
         deadline = time.monotonic() + 60

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
-from tests.support.served import SERVE, log_of, wait_for
+from tests.support.served import COPIED_SERVE, SERVE, Served, log_of, wait_for
 from tests.support.workers import wait_for_workers
 
 SECRETS = {"trainer": "trainer-secret", "reader": "reader-secret"}
@@ -184,8 +184,6 @@ def test_a_mixture_that_no_start_would_accept_is_refused(serve, bucket_directory
     config = tmp_path / "config.toml"
     text = clients(tmp_path) + '[s3]\nlisten = "0.0.0.0:0"\n'
     config.write_text(text)
-    from tests.support.served import Served
-
     name = tmp_path / "own"
     name.mkdir()
     (tmp_path / "token").write_text("of-the-control-side")
@@ -201,7 +199,7 @@ def test_a_mixture_that_no_start_would_accept_is_refused(serve, bucket_directory
         "origin.path": bucket_directory,
     }
     flags = [item for key, value in settings.items() for item in ("--set", f"{key}={value}")]
-    served = Served(["--config", str(config), *flags], {}, name / "log")
+    served = Served(["--config", str(config), *flags], {}, name / "log", program=COPIED_SERVE)
     served.start()
     try:
         config.write_text('[s3]\nlisten = "127.0.0.1:0"\n[auth]\nanonymous = true\n')

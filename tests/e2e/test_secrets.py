@@ -19,8 +19,6 @@ from botocore.exceptions import ClientError
 
 from tests.support.served import log_of, wait_for
 
-pytestmark = pytest.mark.new_interpreter
-
 SECRETS = {
     "client": "client-Secret/one+two=three",
     "environment": "environment-secret-of-a-client",
@@ -92,6 +90,7 @@ def run(proxy, command: str, *arguments: str) -> bytes:
     return done.stdout + done.stderr
 
 
+@pytest.mark.new_interpreter
 def test_no_secret_is_shown_anywhere(proxy, fake_origin):
     shown: dict[str, bytes] = {}
     secrets = dict(SECRETS)
@@ -162,6 +161,7 @@ def _refusal(client, key: str = "0") -> bytes:
     return json.dumps(caught.value.response, default=str).encode()
 
 
+@pytest.mark.new_interpreter
 def test_what_it_keeps_is_for_its_user_alone_whatever_the_umask(serve, bucket_directory):
     (bucket_directory / "data" / "k").write_bytes(b"k" * 5000)
     mask = os.umask(0)

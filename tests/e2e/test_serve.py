@@ -179,7 +179,6 @@ def test_wrong_secret_and_unknown_key_are_refused(serve, bucket_directory, tmp_p
     assert b"right" not in proxy.log.read_bytes()
 
 
-@pytest.mark.new_interpreter
 def test_kill_9_during_writes_loses_no_byte_and_keeps_pages(serve, bucket_directory):
     keys = fill(bucket_directory, 120)
     proxy = serve(

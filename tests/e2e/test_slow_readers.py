@@ -32,16 +32,21 @@ def slow_client(port: int, key: str, tls: ssl.SSLContext | None) -> socket.socke
 
 def outcome(client: socket.socket) -> str:
     """Return how the answer of a slow client ends, when it takes the bytes at last."""
-    received = bytearray()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SIZE)
+    head, body = bytearray(), bytearray()
     try:
-        while len(received.partition(b"\r\n\r\n")[2]) < SIZE:
+        while not head.endswith(b"\r\n\r\n"):
+            if not (piece := client.recv(1)):
+                return "cut"
+            head += piece
+        while len(body) < SIZE:
             if not (piece := client.recv(1 << 20)):
                 return "cut"
-            received += piece
+            body += piece
     except (ConnectionResetError, ssl.SSLError):
         return "cut"
-    assert received.startswith(b"HTTP/1.1 200")
-    assert received.partition(b"\r\n\r\n")[2] == BODY
+    assert head.startswith(b"HTTP/1.1 200")
+    assert body == BODY
     return "whole"
 
 

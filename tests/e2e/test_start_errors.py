@@ -8,10 +8,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
-from tests.support.copied import run_command
+from tests.support.copied import original, run_command
 
 
 def arguments(tmp_path, *settings: str, config: str = "") -> list[str]:
@@ -33,9 +36,22 @@ def arguments(tmp_path, *settings: str, config: str = "") -> list[str]:
     return found
 
 
-def serve(tmp_path, *settings: str, **environment: str):
-    command = [sys.executable, "-m", "shadeproxy", *arguments(tmp_path, *settings)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | environment)
+@contextmanager
+def serving(tmp_path, *settings: str, **environment: str) -> Iterator[SimpleNamespace]:
+    """Run ``serve`` in a copy (copied.py). Yield its ``pid`` and its ``stderr``. At the end it must stop in
+    order.
+    """
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as stderr:
+        with os.fdopen(write, "wb"):
+            command = ["-m", "shadeproxy", *arguments(tmp_path, *settings)]
+            copy = original().start(command, stderr=write, environment=os.environ | environment)
+        try:
+            yield SimpleNamespace(pid=copy.pid, stderr=stderr)
+        finally:
+            copy.terminate()
+            status = copy.wait(30)
+    assert status == 0
 
 
 def fails(tmp_path, *settings: str, code: int = 2, config: str = "", **environment: str) -> str:
@@ -91,14 +107,12 @@ def test_an_origin_that_is_the_proxy_itself(tmp_path, name, listener):
     ) in fails(tmp_path, f"{listener}=127.0.0.1:9000", f"origin.endpoint={endpoint}")
 
 
-def test_too_few_descriptors_are_told_before_anything_is_opened(tmp_path, origin, monkeypatch):
-    limited = ["sh", "-c", 'ulimit -n 60 && exec "$@"', "sh"]
-    real = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: real(limited + command, **options))
-    process = serve(tmp_path, "origin.kind=file", origin)
-    _, text = process.communicate(timeout=30)
-    assert process.returncode == 2
-    assert text.decode() == (
+def test_too_few_descriptors_are_told_before_anything_is_opened(tmp_path, origin):
+    limited = ["sh", "-c", 'ulimit -n 60 && exec "$@"', "sh", sys.executable, "-m", "shadeproxy"]
+    command = [*limited, *arguments(tmp_path, "origin.kind=file", origin)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
         "error: descriptors: the proxy may open 60 files and connections, and needs more than 70 without any"
         " client; raise the hard limit (LimitNOFILE=65536, ulimit -Hn, docker --ulimit nofile=65536)\n"
     )
@@ -107,26 +121,18 @@ def test_too_few_descriptors_are_told_before_anything_is_opened(tmp_path, origin
 
 def test_more_workers_than_cores_are_told_at_the_start(tmp_path, origin):
     cores = len(os.sched_getaffinity(0))
-    process = serve(tmp_path, "origin.kind=file", origin, f"s3.workers={cores + 1}")
-    try:
+    with serving(tmp_path, "origin.kind=file", origin, f"s3.workers={cores + 1}") as process:
         (warning,) = [line for line in wait_for(process, "ready") if line["level"] == "warning"]
         assert warning["event"] == "more workers than cores"
         assert warning["cause"].startswith(f"s3.workers: {cores + 1} processes share ")
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
 
 
 def test_a_cache_directory_of_a_running_proxy(tmp_path, origin):
-    first = serve(tmp_path, "origin.kind=file", origin)
-    try:
+    with serving(tmp_path, "origin.kind=file", origin) as first:
         wait_for(first, "ready")
         text = fails(tmp_path, "origin.kind=file", origin, f"state.path={tmp_path}/other")
         assert f"{tmp_path}/ram" in text
         assert str(first.pid) in text
-    finally:
-        first.terminate()
-        first.communicate(timeout=30)
 
 
 def test_a_secret_that_is_not_set(tmp_path, origin):
@@ -137,15 +143,12 @@ def test_a_secret_that_is_not_set(tmp_path, origin):
 
 def test_an_origin_that_cannot_be_reached_is_told_and_the_proxy_serves_on(tmp_path):
     keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "topsecret"}
-    process = serve(tmp_path, "origin.endpoint=http://127.0.0.1:9", "origin.retry.attempts=1", **keys)
-    try:
+    settings = ["origin.endpoint=http://127.0.0.1:9", "origin.retry.attempts=1"]
+    with serving(tmp_path, *settings, **keys) as process:
         lines = wait_for(process, "origin does not answer")
         assert "127.0.0.1:9" in lines[-1]["error"]
         assert any(line["event"] == "ready" for line in lines)
         assert "topsecret" not in str(lines)
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
 
 
 def test_a_wrong_endpoint_can_be_corrected(tmp_path):
@@ -154,13 +157,9 @@ def test_a_wrong_endpoint_can_be_corrected(tmp_path):
     """
     tiers = [f"cache.disk.path={tmp_path}/disk", "cache.disk.capacity=4 MiB", "origin.retry.attempts=1"]
     for endpoint in ("https://127.0.0.1:9", "http://127.0.0.1:9"):
-        process = serve(tmp_path, f"origin.endpoint={endpoint}", "origin.credentials=anonymous", *tiers)
-        try:
+        settings = [f"origin.endpoint={endpoint}", "origin.credentials=anonymous", *tiers]
+        with serving(tmp_path, *settings) as process:
             assert endpoint in wait_for(process, "origin does not answer")[-1]["error"]
-        finally:
-            process.terminate()
-            process.communicate(timeout=30)
-        assert process.returncode == 0
 
 
 def wait_for(process, event: str) -> list[dict]:
