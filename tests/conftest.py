@@ -52,31 +52,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "new_interpreter: proxies of the test are started as their users do")
     keep_no_large_blocks()
     config.stash[_STDERR] = os.dup(2)  # While a test runs, pytest puts a file in the place of stderr.
-    if hasattr(config, "workerinput") and config.option.durations is None:
-        _send_less(config)
-
-
-def _send_less(config: pytest.Config) -> None:
-    """Let this process of xdist send results of tests, and all that went wrong, but not that a test begins
-    or ends, or that its fixtures passed.
-
-    The main process shows nothing of the rest. Without this function each test sends six messages, which
-    costs 2 ms of CPU. ``--durations`` needs all of them.
-    """
-    interactor: Any = next(
-        one for one in config.pluginmanager.get_plugins() if type(one).__name__ == "WorkerInteractor"
-    )
-    send = interactor.sendevent
-
-    def send_result(name: str, **content: Any) -> None:
-        report = content["data"] if name == "testreport" else {"when": "call"}
-        if name not in {"logstart", "logfinish"} and (report["when"], report.get("outcome")) not in _SILENT:
-            send(name, **content)
-
-    interactor.sendevent = send_result
-
-
-_SILENT = {("setup", "passed"), ("teardown", "passed")}
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
