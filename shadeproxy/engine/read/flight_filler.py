@@ -205,6 +205,7 @@ class FlightFiller:
         if flight.publishable and self._versions.holds_other(flight.ref, meta):
             self._outdated(flight.ref)
             flight.publishable = True
+        flight.note_page_length(min(self.page_size, meta.size - flight.number * self.page_size))
         # A Content-Range proves the object's length. A Content-Length proves it only when all bytes have
         # come.
         if whole or not flight.publishable:
@@ -323,8 +324,7 @@ class FlightFiller:
         """
         first = flight.number * self.page_size
         part = Span(0, self.page_size) if flight.part is None else flight.part
-        stop = first + part.stop
-        start = first + part.start
+        start, stop = first + part.start, first + part.stop
         # If the object ends before the page begins, the span is empty.
         return Span(start, stop if size_bytes is None else max(start, min(stop, size_bytes)))
 
