@@ -1,8 +1,8 @@
 """Checks cached versions with the origin: one check per object at a time, or many objects by one listing.
 
-A reader that needs the current version waits for ``check``. Readers share a check, unless another proxy may
-write the object: then a reader needs a check that began after the read, because only that shows every write.
-A reader that the cache may answer calls ``check_soon``, and a background task checks the collected objects. A
+A reader that needs the current version waits for ``check``. Readers share a check, unless their rule is
+revalidate or another proxy may write the object: only a check that began after the read shows every write. A
+reader that the cache may answer calls ``check_soon``, and a background task checks the collected objects. A
 few objects are checked by one HEAD each. Many stale keys of one prefix are checked by listing the prefix
 (1,000 ETags a request). A listing confirms every cached object that it names, so the next reads of these
 objects need no check. ``check_listed`` lists a whole prefix, as at the beginning of a job's epoch.
@@ -18,6 +18,7 @@ import structlog
 
 from shadeproxy.core.deadline import DEADLINE
 from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError, Unidentified
+from shadeproxy.core.memo import Memo
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.engine.base import Grant
@@ -47,8 +48,8 @@ _MAX_PENDING = 100_000
 
 
 _Check = tuple[ObjectRef, Upstream, Grant, int]
-"""A check of an object, by one client and for one right. The last field is 0 if readers share the check;
-otherwise it is a number that no other check has.
+"""A check of an object, by one client and for one right. The last field is 0 if readers share the check,
+negative if readers share it until it is sent; otherwise it is a number that no other check has.
 """
 
 _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
@@ -78,6 +79,8 @@ class Revalidator:
         self._origin = origin
         self._ownership = ownership
         self._numbers = itertools.count(1)
+        self._sent = 1  # One more than the number of checks that were sent.
+        self._settled: Memo[ObjectRef, int] = Memo(1024)  # The latest check that counted.
         self._voided = 0
         self._settle = settle
         self._confirm = confirm
@@ -103,22 +106,22 @@ class Revalidator:
         return worker_done and not (self._checks or self._pending or self._sweeps)
 
     async def check(
-        self, ref: ObjectRef, upstream: Upstream = SHARED, grant: Grant = Grant.HEAD
+        self, ref: ObjectRef, upstream: Upstream = SHARED, grant: Grant = Grant.HEAD, *, exact: bool = False
     ) -> ObjectMeta:
         """Return the current metadata from the origin. A HEAD is sent, or a GET of one byte if the client's
-        right to the bytes must be proven too. Concurrent callers share one request if this process owns the
-        object. Raises the errors of ``head``, and DeadlineExceeded when the caller's own time is up.
+        right to the bytes must be proven too. If this process owns the object, callers share a request, or
+        until it is sent if ``exact``. Raises the errors of ``head``, and DeadlineExceeded when the caller's
+        time is up.
         """
         deadline, ownership = DEADLINE.get(), self._ownership
         shared = ownership is None or ownership.standing(ref) is Standing.OWN
-        check = ref, upstream, grant, 0 if shared else next(self._numbers)
         while True:
+            check = ref, upstream, grant, next(self._numbers) if not shared else -self._sent if exact else 0
             task = self._checks.get(check)
             joined = task is not None
             if task is None:
                 task = self._start(check)
-            # Do not await the task itself: a caller that hangs up, or is late, must not fail the other
-            # callers.
+            # Do not await the task itself: a caller that hangs up, or is late, must not fail the others.
             done = self._pace.finished(task)
             try:
                 await (done if deadline is None else deadline.bound(done))
@@ -175,7 +178,7 @@ class Revalidator:
 
     async def _ask(self, check: _Check, began: Began | None) -> ObjectMeta:
         ref, upstream, grant, _ = check
-        task = asyncio.current_task()
+        order, self._sent = next(self._numbers), self._sent + 1
         DEADLINE.set(None)  # Other callers may join the check, so it has a time limit of its own.
         try:
             if grant is Grant.GET:
@@ -183,16 +186,22 @@ class Revalidator:
             else:
                 meta = await self._origin.head(ref, upstream=upstream)
         except OriginAnswer as answer:
-            if answer.status == 404 and self._checks.get(check) is task:
+            if answer.status == 404 and self._counts(check, order):
                 self._settle(ref, None, began)
             raise
         except Unidentified:
-            if self._checks.get(check) is task:
+            if self._counts(check, order):
                 self._unidentified(ref)
             raise
-        if self._checks.get(check) is task:
+        if self._counts(check, order):
             self._settle(ref, meta, began)
         return meta
+
+    def _counts(self, check: _Check, order: int) -> bool:
+        """Return whether the running check counts: neither a write nor a later check made it void."""
+        if is_last := order > (self._settled.get(check[0]) or 0):
+            self._settled.put(check[0], order)
+        return is_last and self._checks.get(check) is asyncio.current_task()
 
     def _checked(self, key: _Check, task: asyncio.Task[ObjectMeta]) -> None:
         if self._checks.get(key) is task:

@@ -56,6 +56,7 @@ class Versions:
         """Verdicts by client; None unless some clients have credentials of their own."""
         self._outdated = outdated
         self._metadata = MetadataCache()
+        self.forget = self._metadata.forget
         cache.recovery.doubted = self._metadata.forget_bucket
         self._revalidator = Revalidator(
             origin,
@@ -180,17 +181,19 @@ class Versions:
             return None
         age = self._rules.of(request.ref).age(known.validated_s, self._clock.now_s())
         if request.force_check or age is Age.UNUSABLE:
-            return await self.check(request.ref, request.upstream)
+            return await self.check(request.ref, request.upstream, exact=request.force_check)
         if age is Age.STALE:
             self._revalidator.check_soon(request.ref, request.upstream)
         return known.meta
 
-    async def check(self, ref: ObjectRef, upstream: Upstream, grant: Grant = Grant.HEAD) -> ObjectMeta:
+    async def check(
+        self, ref: ObjectRef, upstream: Upstream, grant: Grant = Grant.HEAD, *, exact: bool = False
+    ) -> ObjectMeta:
         """Return metadata from the origin, asked with the credentials of ``upstream`` in a way that proves
-        ``grant``. Raises OriginError.
+        ``grant``, and after this call if ``exact``. Raises OriginError.
         """
-        epoch = self.auth_epoch(ref)
-        meta = await self._revalidator.check(ref, upstream, grant)
+        epoch, exact = self.auth_epoch(ref), exact or self._rules.of(ref).freshness is Freshness.REVALIDATE
+        meta = await self._revalidator.check(ref, upstream, grant, exact=exact)
         self.allow(upstream, ref, epoch, grant)
         return meta
 
@@ -282,9 +285,6 @@ class Versions:
         if known is not None and not same_version(known.meta, meta):
             return True
         return self._cache.holds_other_version(ref, meta.etag)
-
-    def forget(self, ref: ObjectRef) -> None:
-        self._metadata.forget(ref)
 
     async def forget_prefix(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
         await self._metadata.forget_prefix(bucket, prefix, namespace)

@@ -108,7 +108,7 @@ class PageFiller:
         elif intent is Intent.DEMAND:
             self._cache.miss(ref, number, explained=explained)
             self.observer.note_wanted(ref, number, job)
-            if part is not None and meta is not None:
+            if part is not None:
                 fetch = self._fetch_of(ref, number, meta, part, explained=explained)
         flight, coalesced = self.flights.join(
             ref,
@@ -181,15 +181,18 @@ class PageFiller:
         return flight
 
     def _fetch_of(
-        self, ref: ObjectRef, number: int, meta: ObjectMeta, part: Span, *, explained: bool
+        self, ref: ObjectRef, number: int, meta: ObjectMeta | None, part: Span, *, explained: bool
     ) -> Fetch:
-        """Return what to fetch for ``part`` of a missing page. The caller has noted the miss before."""
+        """Return what to fetch for ``part`` of a missing page. The caller has noted the miss before. If
+        nothing is known of the object (``meta`` None), the page counts as a full one.
+        """
         busy = self.flights.busy(ref, number)
         # If bytes of the part are on their way, several readers want them. So fetch the whole page, which
         # then serves all of them, or join the flight that serves all of the part.
         if busy and self.flights.overlaps(ref, number, part):
             return Fetch.PAGE
-        page = page_span(number, self._page_size, meta.size)
+        end = (number + 1) * self._page_size
+        page = page_span(number, self._page_size, end if meta is None else meta.size)
         self._before_deciding()
         return self._cache.partial.fetch(
             ref,

@@ -97,6 +97,7 @@ class FillSteps:
         if flight.publishable and self._versions.holds_other(flight.ref, meta):
             self._outdated(flight.ref)
             flight.publishable = True
+        flight.note_page_length(min(self.page_size, meta.size - flight.number * self.page_size))
         # A Content-Range proves the object's length. A Content-Length proves it only when all bytes have
         # come.
         if whole or not flight.publishable:

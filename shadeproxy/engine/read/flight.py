@@ -173,6 +173,11 @@ class Flight:
         """Return whether the page may still be stored; False after a write to the object."""
         return self.publishable
 
+    def note_page_length(self, length: int) -> None:
+        """Note the length of the page. If ``part`` covers all of it, the flight has the page."""
+        if self.part is not None and not self.start and self.part.stop >= length:
+            self.part = self.stored_as = None
+
     def covers(self, part: Span | None) -> bool:
         """Return whether the flight fetches all of ``part``, a span within the page. ``part`` None: the whole
         page.

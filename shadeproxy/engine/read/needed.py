@@ -2,7 +2,7 @@
 
 from shadeproxy.core.conditions import Verdict
 from shadeproxy.core.errors import RangeNotSatisfiable
-from shadeproxy.core.ranges import pages_of
+from shadeproxy.core.ranges import page_span, pages_of, span_within
 from shadeproxy.core.types import ObjectMeta, Span
 from shadeproxy.engine.base import NO_CONDITIONS, ReadRequest
 from shadeproxy.engine.freshness.unidentified import serves
@@ -31,6 +31,22 @@ def first_needed(request: ReadRequest) -> int | None:
         return None
     # A suffix range has the start None, because its start depends on the object's size.
     return 0 if wanted is None else wanted.first
+
+
+def part_of(span: Span, number: int, page_size: int, size_bytes: int) -> Span | None:
+    """Return the bytes of ``span`` within a page of an object of ``size_bytes``. None: the whole page."""
+    part = span_within(span, number, page_size, size_bytes)
+    return None if part == (0, page_span(number, page_size, size_bytes).length) else part
+
+
+def part_asked(request: ReadRequest, number: int, page_size: int) -> Span | None:
+    """Return the bytes within a page that ``request`` names, as if the object ended with the page. None: the
+    whole page.
+    """
+    asked, end = request.range, (number + 1) * page_size
+    if asked is None or asked.first is None:
+        return None
+    return part_of(Span(asked.first, end if asked.last is None else asked.last + 1), number, page_size, end)
 
 
 def only_page(request: ReadRequest, meta: ObjectMeta, page_size: int) -> int | None:

@@ -18,7 +18,7 @@ from shadeproxy.core.errors import (
     TierError,
     Unidentified,
 )
-from shadeproxy.core.ranges import page_span, pages_of, part_start, span_within
+from shadeproxy.core.ranges import pages_of, part_start
 from shadeproxy.core.tracing import RELAYED
 from shadeproxy.core.types import Intent, ObjectMeta, Page, Source, Span
 from shadeproxy.engine.base import ReadRequest
@@ -26,7 +26,7 @@ from shadeproxy.engine.freshness.unidentified import PassedBody
 from shadeproxy.engine.read.body import Body
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
-from shadeproxy.engine.read.needed import claim_passed, span_needed
+from shadeproxy.engine.read.needed import claim_passed, part_asked, part_of, span_needed
 from shadeproxy.engine.read.pending_loads import PendingLoads
 from shadeproxy.engine.storage.disk_page import PageBody, StoredPart
 from shadeproxy.engine.storage.page_cache import PageCache
@@ -105,7 +105,7 @@ class EngineReading:
             upstream=self.request.upstream,
             intent=self.request.intent,
             meta=meta,
-            part=None if meta is None else self._part(number),
+            part=self._part(number),
             explained=self.explained,
             reads=reads,
             job=self.request.job,
@@ -362,7 +362,7 @@ class EngineReading:
             upstream=request.upstream,
             intent=request.intent,
             meta=self._meta,
-            part=None if self._span is None else self._part(number),
+            part=None if again and self._meta is None else self._part(number),
             explained=self.explained or again,
             late=number in self._late,
             reads=self._reads,
@@ -379,10 +379,9 @@ class EngineReading:
 
     def _part(self, number: int) -> Span | None:
         """Return the wanted span within a page. None: the whole page, or a span that is not known yet."""
-        if self._span is None or self._meta is None:
-            return None
-        part = span_within(self._span, number, self._page_size, self._meta.size)
-        return None if part == (0, page_span(number, self._page_size, self._meta.size).length) else part
+        if self._meta is None:
+            return part_asked(self.request, number, self._page_size)
+        return None if self._span is None else part_of(self._span, number, self._page_size, self._meta.size)
 
     def _count_passed(self, size_bytes: int) -> None:
         if self.request.intent is Intent.DEMAND:

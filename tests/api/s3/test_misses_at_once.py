@@ -190,9 +190,12 @@ async def test_another_client_gets_all_when_the_first_one_hangs_up(setup, stage)
 
 
 async def served_in_part(setup: Setup) -> None:
-    """Bring a fill to its half, with no reader: its only reader wanted a range that has already come."""
-    client = await begun(setup, "Range: bytes=0-99")
-    assert (await client.answer()).body == BODY[:100]
+    """Bring the fill of a page to its half, with no reader: its only reader wanted a range that has already
+    come, and that is so long that the page was fetched.
+    """
+    steps = [HEAD % len(BODY) + BODY[:600_000], WAIT, BODY[600_000:]]
+    client = await begun(setup, "Range: bytes=0-549999", steps=steps)
+    assert (await client.answer()).body == BODY[:550_000]
     await turns()
     (flight,) = setup.engine._filling.flights.all()
     assert (flight.waiters, flight.ended) == (0, False)

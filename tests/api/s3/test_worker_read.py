@@ -7,6 +7,7 @@ import pytest
 from shadeproxy.api.s3 import timeout_answers, worker_misses
 from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.base import ReadRequest
 from tests.support.s3.cases import ok, part
 from tests.support.s3.fetching import FILL_BYTES, fetching
 from tests.support.s3.scripted import CUT, PAGE, PAUSE, WAIT, Setup, set_up
@@ -67,8 +68,12 @@ async def test_a_version_that_no_message_names_is_read_by_the_coordinator(tmp_pa
     async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
         await setup.warm(2)
         await worker.warm(2)
-        second = {f"bytes={PAGE}-{PAGE + 99}": [part(body, PAGE, PAGE + 100, etag=etag)]}
-        setup.server.scripts["/b/k"] = [{"": [ok(body, etag=etag)], **second}]
+        setup.server.scripts["/b/k"] = [
+            {
+                f"bytes={start}-{start + 99}": [part(body, start, start + 100, etag=etag)]
+                for start in (0, PAGE)
+            }
+        ]
         client = await worker.client()
         assert (await client.get("/b/k", "Range: bytes=0-99")).body == body[:100]
         while setup.engine._versions.known_now(ObjectRef("b", "k")) is None:
@@ -86,7 +91,7 @@ async def test_a_part_of_a_long_page_is_fetched_and_stored_by_a_worker(tmp_path)
         await setup.warm(2)
         await worker.warm(2)
         asked = f"bytes={PAGE + 50}-{PAGE + 99}"
-        scripts = {"": [ok(body)], asked: [part(body, PAGE + 50, PAGE + 100)]}
+        scripts = {"bytes=0-99": [part(body, 0, 100)], asked: [part(body, PAGE + 50, PAGE + 100)]}
         setup.server.scripts["/b/k"] = [scripts]
         client = await worker.client()
         assert (await client.get("/b/k", "Range: bytes=0-99")).body == body[:100]
@@ -166,7 +171,8 @@ async def test_a_page_that_breaks_off_after_its_client_was_served_keeps_no_memor
     async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
         await setup.warm(2)
         await worker.warm(2)
-        setup.server.scripts["/b/k"] = [[HEAD + BODY[:HALF], WAIT, CUT], [REST]]
+        setup.server.scripts |= {"HEAD /b/k": [[HEAD]], "/b/k": [[HEAD + BODY[:HALF], WAIT, CUT], [REST]]}
+        await setup.engine.stat(ReadRequest(ObjectRef("b", "k")))
         client = await worker.client()
         assert (await client.get("/b/k", "Range: bytes=0-99")).body == BODY[:100]
         await go_on(setup)

@@ -304,10 +304,10 @@ class OneCheck:
         self.left = []
         self.results = []
 
-    async def read(self, deadline=None):
+    async def read(self, deadline=None, *, exact=False):
         DEADLINE.set(deadline)
         try:
-            self.results.append(await self.revalidator.check(ObjectRef("b", "k")))
+            self.results.append(await self.revalidator.check(ObjectRef("b", "k"), exact=exact))
         except (DeadlineExceeded, OriginUnavailable) as error:
             self.results.append(error)
         self.left.append(self.turn)
@@ -376,3 +376,88 @@ async def test_a_reader_that_hangs_up_leaves_the_check_to_the_others():
     origin.may_answer.set()
     await second
     assert [one.size for one in check.results] == [1]
+
+
+class LateHead(MemoryOrigin):
+    """An origin whose answers to HEADs are late. ``held``: the events that release them, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.held = []
+        self.hold = True
+
+    async def head(self, ref, **options):
+        meta = await super().head(ref, **options)
+        self.held.append(released := asyncio.Event())
+        if self.hold:
+            await released.wait()
+        return meta
+
+
+@pytest.fixture
+async def overwritten(make_bench):
+    """Return a bench whose object "k" was overwritten at the origin while a reader's check was under way, and
+    that reader.
+    """
+    origin = LateHead()
+    bench = await make_bench(origin=origin, rules=(Rule(freshness=Freshness.REVALIDATE),))
+    origin.put("b", "k", b"old")
+    await bench.get("k")
+    first = asyncio.create_task(bench.get("k"))
+    await until(lambda: origin.held)
+    origin.put("b", "k", b"new")
+    return bench, first
+
+
+async def until(holds):
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come true")
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "the later check first"])
+async def test_a_read_that_began_after_a_write_is_not_answered_by_a_check_from_before(overwritten, order):
+    bench, first = overwritten
+    second = asyncio.create_task(bench.get("k"))
+    await until(lambda: len(bench.origin.held) == 2)
+    bench.origin.hold = False  # Later checks are answered at once.
+    for place in order:
+        bench.origin.held[place].set()
+        await asyncio.sleep(0.01)
+    assert (await second)[0] == b"new"
+    await first
+    assert await bench.get("k") == (b"new", Source.RAM)
+
+
+async def test_readers_share_an_exact_check_until_it_is_sent():
+    origin = LateHead()
+    origin.put("b", "k", b"1")
+    check = OneCheck(origin, ManualClock())
+    readers = [asyncio.create_task(check.read(exact=True)) for _ in range(500)]
+    await until(lambda: origin.held)
+    readers.append(asyncio.create_task(check.read(exact=True)))
+    await until(lambda: len(origin.held) == 2)
+    for released in origin.held:
+        released.set()
+    await asyncio.gather(*readers)
+    assert origin.heads == 2
+    assert check.revalidator.idle
+
+
+async def test_a_check_that_a_client_forces_begins_after_its_request(make_bench):
+    origin = LateHead()
+    bench = await make_bench(origin=origin, rules=(Rule(freshness=Freshness.TTL),))
+    origin.put("b", "k", b"old")
+    await bench.get("k")
+    first = asyncio.create_task(bench.get("k", force_check=True))
+    await until(lambda: origin.held)
+    origin.put("b", "k", b"new")
+    second = asyncio.create_task(bench.get("k", force_check=True))
+    await until(lambda: len(origin.held) == 2)
+    origin.hold = False
+    for released in origin.held:
+        released.set()
+    assert (await second)[0] == b"new"
+    await first

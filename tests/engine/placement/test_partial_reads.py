@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from shadeproxy.core.errors import BodyCutShort
+from shadeproxy.core.errors import BodyCutShort, RangeNotSatisfiable
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
@@ -361,13 +361,61 @@ async def test_readers_of_overlapping_parts_share_the_page(make_roomy):
     assert spans(bench) == [Span(0, 10_000), Span(0, LONG_PAGE)]
 
 
-async def test_a_long_page_of_an_unknown_object_is_read_once_for_all_its_readers(make_roomy):
+async def test_readers_of_overlapping_parts_of_an_unknown_object_share_the_page(make_roomy):
     bench = await make_roomy()
     bench.engine._outdated(ObjectRef("b", "k"))
     specs = [RangeSpec(at, at + 9_999) for at in range(0, 50_000, 1_000)]
     await asyncio.gather(*(get_chunk(bench, spec) for spec in specs))
-    assert [span for span in spans(bench) if span is not None] == []
-    assert len(spans(bench)) == 1
+    assert spans(bench) == [Span(0, 10_000), None]
+
+
+async def test_a_part_of_an_unknown_object_is_fetched_alone(make_roomy):
+    """Readers that know lengths from a listing, as of a directory of Parquet files, send no HeadObject."""
+    bench = await make_roomy()
+    for page in (0, 1):
+        bench.engine._outdated(ObjectRef("b", "k"))
+        assert await get_chunk(bench, chunk(page)) is Source.ORIGIN
+        assert asked(bench) == (page + 1) * CHUNK
+        await bench.settle()
+        assert await get_chunk(bench, chunk(page)) is Source.RAM
+
+
+@pytest.mark.parametrize("size", [1, 999, 30_000, 600_000, LONG_PAGE, LONG_PAGE + 1, 2 * LONG_PAGE + 5])
+async def test_a_range_of_an_unknown_object_has_the_right_bytes_whatever_its_length(make_roomy, size):
+    bench = await make_roomy()
+    body = LONG_BODY[:size]
+    bench.origin.put("b", "other", body)
+    for first in (0, 1, 500, 40_000, LONG_PAGE - 1, LONG_PAGE, 2 * LONG_PAGE):
+        for last in (None, first, first + 99, size - 1, size, size + 10, LONG_PAGE + 50, 3 * LONG_PAGE):
+            if first >= size or (last is not None and last < first):
+                continue
+            bench.engine._outdated(ObjectRef("b", "other"))
+            for _ in range(2):
+                spec = RangeSpec(first, last)
+                got, _source = await bench.get("other", range=spec)
+                assert got == body[first : len(body) if last is None else last + 1], spec
+                await bench.settle()
+    bench.engine.assert_quiescent()
+
+
+@pytest.mark.parametrize("beyond", [-1, 0, 1000])
+async def test_a_part_that_proves_to_be_all_of_an_object_is_stored_as_its_page(make_roomy, beyond):
+    bench = await make_roomy()
+    bench.origin.put("b", "other", LONG_BODY[:30_000])
+    await bench.get("other", range=RangeSpec(0, 29_999 + beyond))
+    await bench.settle()
+    body, source = await bench.get("other")
+    assert (body, source) == (LONG_BODY[:30_000], Source.ORIGIN if beyond < 0 else Source.RAM)
+
+
+async def test_a_part_beyond_the_end_of_an_unknown_object_tells_its_size(make_roomy):
+    bench = await make_roomy()
+    bench.origin.put("b", "other", LONG_BODY[:1000])
+    with pytest.raises(RangeNotSatisfiable) as caught:
+        await bench.get("other", range=RangeSpec(1000, 1099))
+    assert caught.value.size_bytes == 1000
+    bench.origin.put("b", "empty", b"")
+    assert (await bench.get("empty", range=RangeSpec(0, 99)))[0] == b""
 
 
 async def test_announced_reads_and_pinned_objects_get_the_page(make_roomy):
