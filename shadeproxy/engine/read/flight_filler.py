@@ -96,7 +96,7 @@ class FlightFiller(FillSteps):
         is no such answer.
         """
         answer = self._shared.get(flight.ref)
-        if answer is None or not await answer.turn(flight):
+        if answer is None or not await answer.turn(flight, meta):
             return False
         async with answer as read:
             if self._versions.holds_other(flight.ref, meta):

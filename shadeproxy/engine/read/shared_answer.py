@@ -19,7 +19,7 @@ from math import inf
 from types import TracebackType
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.types import ObjectMeta, ObjectRef
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.origin.base import OriginRead
 
@@ -81,16 +81,17 @@ class SharedAnswer:
         self._next, self._last = self._flight.number + 1, (size_bytes - 1) // self._page_size
         self._shared[self._flight.ref] = self
 
-    async def turn(self, flight: Flight) -> bool:
-        """Claim the next turn for ``flight``, and wait for it. Return False if the flight must ask the origin
-        itself.
+    async def turn(self, flight: Flight, wanted: ObjectMeta) -> bool:
+        """Claim the next turn for ``flight``, and wait for it. ``wanted``: the version that the flight wants.
+        Return False if the flight must ask the origin itself.
         """
         before = self._flight
         if (
             flight.number != self._next
             or flight.part is not None
             or before.meta is None
-            or flight.wanted != before.meta.etag
+            # With another size, the answer would end too early or too late for the page.
+            or (wanted.etag, wanted.size) != (before.meta.etag, before.meta.size)
             or flight.upstream != before.upstream
             or not (before.publishable and flight.publishable)
             or not flight.budget_bytes  # A flight whose turn it is must not wait for memory.

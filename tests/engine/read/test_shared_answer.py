@@ -11,7 +11,7 @@ import pytest
 
 from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import ObjectRef, Source, Span
+from shadeproxy.core.types import SHARED, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.origin.base import OriginRead
 from shadeproxy.origin.memory import MemoryOrigin
@@ -228,6 +228,28 @@ async def test_a_reader_leaves_while_another_still_wants_the_later_page(make_fed
     assert (await second)[0] == BODY[PAGE : 2 * PAGE]
     await bench.settle()
     assert bench.ledger.taken_bytes == 0
+
+
+async def test_a_page_of_the_same_etag_and_another_size_is_requested(make_fed):
+    """The answer has fewer bytes than such a page. The rest of the page would be memory that was not set."""
+    bench = await make_fed()
+    bench.origin.put("b", "k", BODY[: PAGE + 100])
+    bench.origin.allowed = 512
+    first = asyncio.create_task(bench.get("k", range=RangeSpec(0, 99)))
+    await turns()
+    longer = replace(await bench.origin.head(REF), size=5 * PAGE)
+    flights = bench.engine._filling
+    flight = flights.join_readahead(
+        REF, 1, upstream=SHARED, meta=longer, part=None, explained=False, job=None
+    )
+    await turns()
+    bench.origin.feed(inf)
+    assert (await first)[0] == BODY[:100]
+    assert (await flight.opened()).size == PAGE + 100
+    await bench.settle()
+    assert bytes(flight.buffer) == BODY[PAGE : PAGE + 100]
+    flights.flights.leave(flight)
+    assert bench.origin.spans == [None, Span(PAGE, 2 * PAGE)]
 
 
 async def test_a_request_for_the_object_is_not_repeated_in_statistics(make_fed):
