@@ -211,5 +211,5 @@ class _Held:
 
     async def receive(self, buffer: memoryview, arrived: Arrived) -> None:
         if count := len(buffer):
-            buffer[:] = self._body[:count]
+            buffer[:], self._body = self._body[:count], self._body[count:]
             arrived(count)
