@@ -35,7 +35,7 @@ from shadeproxy.origin.base import (
     OriginRead,
     PassOn,
 )
-from shadeproxy.origin.link import LinkQueue, LinkSlot
+from shadeproxy.origin.link import ChargedBody, LinkQueue, LinkSlot
 from shadeproxy.origin.wrapping import WrappedOrigin
 
 _Queue = FairQueue[tuple[str, asyncio.Future[None]]]
@@ -379,6 +379,7 @@ class _LimitedRead:
             raise
         if isinstance(self._client, LinkSlot):
             self._client.charge(read.span.length, passes=read.pass_on is not None)
+            ChargedBody(self._client, read)
         if read.pass_on is not None:
             read.pass_on = PassOn(self._admit)
         return read

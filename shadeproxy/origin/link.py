@@ -7,16 +7,18 @@ has got less than it needs, its flow goes before all others (``hurry``). The oth
 bytes of the hurried flows, which share these by their weights. The link is never left idle while a read
 waits: a read waits only while the bytes under way fill the link (link_depth.py; Jin, Chase and Kaur, 2004).
 Within a flow, clients take turns (core/fair_queue.py). A prefetch belongs to the flow of its job. The length
-of a read is a guess until its answer has arrived; then the difference is charged.
+of a read is a guess until its answer has arrived; then the difference is charged, up to the length of a page.
+If more of a longer answer is read (engine/read/shared_answer.py), this is charged as it is read.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple
 
 from shadeproxy.core.fair_queue import FairQueue
 from shadeproxy.core.tracing import READER
 from shadeproxy.core.types import JobContext, ObjectRef
+from shadeproxy.origin.base import Arrived, OriginRead
 from shadeproxy.origin.link_depth import LinkDepth
 
 OTHERS = ""
@@ -63,6 +65,38 @@ class LinkSlot(str):
             self.queue.charge(self, min(length_bytes, self.queue.page_bytes))
             if passes:
                 self.queue.end(self, has_come=False)
+
+
+class ChargedBody:
+    """The body of ``read``, which charges to ``slot`` the bytes beyond the first page that it yields. Usually
+    there are none: if the object has more pages, most answers are not read to their end.
+    """
+
+    def __init__(self, slot: LinkSlot, read: OriginRead) -> None:
+        self._slot = slot
+        self._chunks, self._receive = read.chunks, read.receive
+        self._read_bytes = 0
+        read.chunks, read.receive = self, None if read.receive is None else self.receive
+
+    def __aiter__(self) -> "ChargedBody":
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = await anext(self._chunks)
+        self._charge(len(chunk))
+        return chunk
+
+    def receive(self, buffer: memoryview, arrived: Arrived) -> Awaitable[None]:
+        """Fill ``buffer``; see ``Receive`` in base.py."""
+        assert self._receive is not None, "set where the read has it"
+        self._charge(len(buffer))
+        return self._receive(buffer, arrived)
+
+    def _charge(self, count: int) -> None:
+        self._read_bytes += count
+        slot = self._slot
+        if self._read_bytes > slot.size_bytes and not slot.is_over:
+            slot.queue.correct(slot, self._read_bytes)
 
 
 class _Waiter(NamedTuple):

@@ -509,6 +509,27 @@ def limited():
     return LimitedOrigin(memory, max_open=8, max_wait_s=0.05)
 
 
+@pytest.mark.parametrize("in_pieces", [False, True])
+async def test_a_longer_answer_is_charged_as_it_is_read(in_pieces):
+    """Of an answer of eight pages, one page is charged at first, and the others when they are read."""
+    memory = MemoryOrigin(chunk_bytes=PAGE)
+    memory.put("b", "k", bytes(8 * PAGE))
+    limited, link = LimitedOrigin(memory, max_open=8), queue_of()
+    limited.share(link, {"a": 1.0})
+    READER.set(JobContext("a"))
+    flow = link.flows["a"]
+    async with limited.open(ObjectRef("b", "k")) as read:
+        assert flow.served_bytes == PAGE
+        for pages in range(1, 4):
+            if in_pieces:
+                await anext(aiter(read.chunks))
+            else:
+                await read.read_into(memoryview(bytearray(PAGE)), lambda _count: None)
+            assert flow.served_bytes == pages * PAGE
+    assert flow.served_bytes == 3 * PAGE
+    assert link.flying == 0
+
+
 async def test_slots_come_back_whatever_way_they_were_taken(limited):
     link, leave = queue_of(), asyncio.Event()
     early = asyncio.create_task(hold(limited, "a", leave))
