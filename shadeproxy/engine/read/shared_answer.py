@@ -26,6 +26,11 @@ from shadeproxy.origin.base import OriginRead
 # Number of looks at the answer's pace in one latency, and the shortest time between two looks.
 _LOOKS, _SHORTEST_S = 4, 0.002
 
+_END_WITHIN_S = 1.0
+"""If the last page of the object comes next, its flight waits for a turn that it can expect within this time:
+most bytes of the page are on their way already, and would be sent twice.
+"""
+
 
 class SharedAnswer:
     """The answer that ``opened`` opens. As a context manager, it lasts as long as one flight's turn."""
@@ -85,13 +90,13 @@ class SharedAnswer:
         """Claim the next turn for ``flight``, and wait for it. ``wanted``: the version that the flight wants.
         Return False if the flight must ask the origin itself.
         """
-        before = self._flight
+        before, read = self._flight, self._read
         if (
             flight.number != self._next
             or flight.part is not None
-            or before.meta is None
+            or read is None
             # With another size, the answer would end too early or too late for the page.
-            or (wanted.etag, wanted.size) != (before.meta.etag, before.meta.size)
+            or (wanted.etag, wanted.size) != (read.meta.etag, read.meta.size)
             or flight.upstream != before.upstream
             or not (before.publishable and flight.publishable)
             or not flight.budget_bytes  # A flight whose turn it is must not wait for memory.
@@ -115,17 +120,16 @@ class SharedAnswer:
         self._looking = asyncio.get_running_loop().call_later(later_s, self._look)
 
     def _look(self) -> None:
-        """Let those flights ask the origin themselves whose turns would come too late. But the last page of
-        an object never asks again if it comes next: most of it is on its way already.
-        """
+        """Let those flights ask the origin themselves whose turns would come too late."""
         self._looking = None
         came = self._flight.number * self._page_size + self._flight.filled
         elapsed_s = self._clock.monotonic_s() - self._began_s
-        # By then, a request of its own would bring a flight its first bytes.
-        reach = came + (came / elapsed_s * self._latency_s if elapsed_s > 0 else inf)
+        pace = came / elapsed_s if elapsed_s > 0 else inf
         for place, (flight, _) in enumerate(self._waiting):
-            ends = place == 0 and flight.number == self._last
-            if flight.number * self._page_size > reach and not ends:
+            is_end = place == 0 and flight.number == self._last
+            # After one latency, a request of its own would bring a flight its first bytes.
+            within_s = max(self._latency_s, _END_WITHIN_S) if is_end else self._latency_s
+            if flight.number * self._page_size > came + pace * within_s:
                 self._refuse_from(place)
                 break
         if self._waiting:

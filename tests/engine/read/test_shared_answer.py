@@ -143,18 +143,39 @@ async def test_pages_that_would_come_late_by_a_slow_answer_are_requested(make_fe
     assert await bench.get("k") == (BODY, Source.RAM)
 
 
-async def test_the_last_page_comes_by_the_answer_however_slow_it_is(make_fed):
+@pytest.mark.parametrize(("later_s", "requests"), [(0.2, 1), (10.0, 2)])
+async def test_the_last_page_waits_for_a_slow_answer_but_not_for_a_stalled_one(make_fed, later_s, requests):
+    """A quarter of the first page has come after ``later_s``. The latency is 0.1 s."""
     bench = await make_fed()
     bench.origin.put("b", "k", BODY[: PAGE + 100])
-    bench.origin.latency_s = 1.0
+    bench.origin.latency_s = 0.1
     bench.origin.allowed = 1024
     reader = asyncio.create_task(bench.get("k"))
     await turns()
-    bench.clock.advance(10.0)
-    await asyncio.sleep(0.3)
+    bench.clock.advance(later_s)
+    await asyncio.sleep(0.1)
     bench.origin.feed(inf)
     assert (await reader)[0] == BODY[: PAGE + 100]
-    assert bench.origin.spans == [None]
+    await bench.settle()
+    assert len(bench.origin.spans) == requests
+    assert await bench.get("k") == (BODY[: PAGE + 100], Source.RAM)
+
+
+async def test_a_reader_of_the_last_page_alone_is_not_held_up_by_a_stalled_answer(make_fed):
+    bench = await make_fed()
+    bench.origin.put("b", "k", BODY[: 2 * PAGE + 100])
+    bench.origin.latency_s = 0.1
+    bench.origin.allowed = PAGE + 512
+    first = asyncio.create_task(bench.get("k"))
+    await turns()
+    second = asyncio.create_task(bench.get("k", range=RangeSpec(2 * PAGE, 2 * PAGE + 99)))
+    await turns()
+    bench.clock.advance(10.0)
+    bench.origin.allowed = 3 * PAGE  # For new answers. The first one sleeps until ``feed``.
+    assert (await asyncio.wait_for(second, 5))[0] == BODY[2 * PAGE : 2 * PAGE + 100]
+    assert not first.done()
+    bench.origin.feed(inf)
+    assert (await first)[0] == BODY[: 2 * PAGE + 100]
 
 
 @pytest.mark.parametrize("at", [512, PAGE + 512, 2 * PAGE + 512])
