@@ -140,6 +140,8 @@ class Hits:
         this byte. The handle is valid at ``now_s``. The bytes may be cold.
         """
         handles, table, number = self.handles, self._residents, first // self.page_size
+        if number >= STORED_PARTS:
+            return None  # The byte is beyond the end of any object. Higher numbers are those of stored parts.
         handle = handles.get((ref, number))
         if handle is not None and is_good(handle, table.stamps, now_s):
             return handle

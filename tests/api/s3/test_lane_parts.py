@@ -13,6 +13,7 @@ import pytest
 
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.core.identity import object_hash
+from shadeproxy.core.ranges import STORED_PARTS
 from shadeproxy.core.types import SHARED, ObjectRef
 from shadeproxy.engine.access_records import USE
 from shadeproxy.engine.index.columns import Share
@@ -168,6 +169,18 @@ async def test_more_than_a_part_is_never_answered_by_its_bytes(parts, lane):
         head, body = await parts.ask(lane, request("/b/k", f"Range: bytes={start}-", close=False))
         assert body == parts.body[start:]
         assert b"\r\nContent-Length: %d\r\n" % (SIZE - start) in head
+
+
+@pytest.mark.parametrize("lane", ["fast", "worker"])
+async def test_parts_are_answered_after_a_range_far_beyond_the_end(parts, lane):
+    """The number of the page in which the range would begin is that of a stored part."""
+    await parts.store()
+    for start, stop in PARTS:
+        far = (STORED_PARTS + start) * PAGE
+        head, _ = await parts.ask(lane, ranged(far, far + 1))
+        assert head.startswith(b"HTTP/1.1 416 ")
+        for _ in range(2):
+            assert await parts.read(lane, start, stop) == b"ram"
 
 
 @pytest.mark.parametrize("lane", ["fast", "worker"])

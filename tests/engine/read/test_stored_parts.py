@@ -286,6 +286,17 @@ async def test_a_part_has_a_handle_at_its_first_byte_alone(make_parts):
     assert [held(parts, first) for first in (0, PAGE, span[0] - 1, span[0] + 1, 1 << 40)] == [None] * 5
 
 
+async def test_a_byte_far_beyond_the_end_has_no_handle(make_parts):
+    """The number of the page that would hold it is that of a stored part."""
+    parts = await make_parts()
+    engine, now_s = parts.bench.engine, parts.bench.clock.now_s()
+    await parts.read(PAGE + 5000, PAGE + 25_000)
+    number = part_number(PAGE + 5000)
+    assert engine.find_handle(REF, number * PAGE, now_s) is None
+    assert engine.find_handle(REF, PAGE + 5000, now_s).first == PAGE + 5000
+    assert engine.find_handle(REF, number * PAGE, now_s) is None
+
+
 async def test_the_handle_of_a_page_replaces_that_of_its_part(make_parts):
     parts = await make_parts()
     for first in (PAGE, PAGE + 5000):
