@@ -2,6 +2,7 @@
 each record by the record's own time of validation, if the first page tells no other.
 """
 
+import asyncio
 import os
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 
 from shadeproxy.core.clock import boot_time_s
 from shadeproxy.core.conditions import Conditions
+from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import JobContext, ObjectRef, Span, Upstream
 from shadeproxy.engine.base import ReadRequest
@@ -327,3 +329,33 @@ async def test_after_a_restart_parts_are_answered_when_they_were_checked(make, m
     assert beside.hit() is None
     assert beside.bench.engine.find_handle(REF, SPAN.start, beside.bench.clock.now_s()) is not None
     assert beside.hit() is not None
+
+
+async def forgotten(make):
+    """Return a worker that has hits of a part, of whose object the coordinator has forgotten the metadata."""
+    beside = await make()
+    await beside.store()
+    beside.bench.engine._versions.forget(REF)
+    assert beside.hit() is not None
+    return beside
+
+
+async def test_a_part_is_dropped_when_the_origin_answers_that_its_object_is_gone(make):
+    beside = await forgotten(make)
+    beside.bench.origin.buckets["b"].pop("k")
+    with pytest.raises(OriginAnswer, match="404"):
+        await beside.bench.get("k", range=RangeSpec(3 * PAGE, 3 * PAGE + 99))
+    await beside.bench.settle()
+    assert beside.hit() is None
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_a_listing_that_names_another_version_drops_a_part(make, is_new):
+    beside = await forgotten(make)
+    if is_new:
+        beside.put(content(2))
+    beside.bench.engine.check_listed("b", "", 100)
+    await beside.bench.settle()
+    while not beside.bench.engine._versions.idle:
+        await asyncio.sleep(0.01)
+    assert (beside.hit() is None) is is_new

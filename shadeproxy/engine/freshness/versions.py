@@ -355,18 +355,19 @@ class Versions:
         """Compare the cached version with ``entry`` of a listing, and return the result. If both are the
         same, mark the cached version as checked at ``asked``.
         """
-        asked_s = asked.at_s
-        if not validated_s(self.ownership, ref, asked.began, asked_s):
+        if not validated_s(self.ownership, ref, asked.began, asked_s := asked.at_s):
             return Listed.UNKNOWN
         known = self._metadata.get(ref)
         # Do not keep this metadata in memory: a long listing would push all other metadata out.
         found = self._cache.recall_now(ref) if known is None else (known.meta, known.validated_s)
-        if found is None:
-            return Listed.UNKNOWN
-        meta, checked_s = found
         touched_s = max(self._touched_s.get(one, -1.0) for one in (ref, ref.beside("")))
         if self.being_written(ref) or touched_s >= asked_s:
             return Listed.UNKNOWN
+        if found is None:
+            # Other pages may be cached than the first one, which has the metadata.
+            others = not self._cache.recovery.coming and self._cache.holds_other_version(ref, entry.etag)
+            return Listed.OTHER if others else Listed.UNKNOWN
+        meta, checked_s = found
         # Compare the ETags first: recovery then hears of no ETag that only a listing names.
         if (
             meta.etag != entry.etag

@@ -7,7 +7,7 @@ Law: a fill by a task takes the same steps as one by callbacks (callback_fill.py
 from contextlib import AbstractAsyncContextManager
 
 from shadeproxy.core.deadline import DEADLINE
-from shadeproxy.core.errors import BodyCutShort, ObjectChanged, Overloaded, Unidentified
+from shadeproxy.core.errors import BodyCutShort, ObjectChanged, OriginAnswer, Overloaded, Unidentified
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.freshness.verdicts import AuthEpoch
 from shadeproxy.engine.read.fill_steps import FillSteps
@@ -36,6 +36,10 @@ class FlightFiller(FillSteps):
                 await self._bring(flight, known, handed, epoch)
             else:
                 await self._bring_rest(flight, flight.meta, handed)
+        except OriginAnswer as answer:
+            if answer.status == 404 and known is None and flight.publishable:
+                self._outdated(flight.ref)  # Pages may be cached although nothing is known of the object.
+            raise
         except ObjectChanged:
             if flight.publishable and self._is_believed(flight.ref, known):
                 # The known version is old. Forget it, so that the next read does not ask the origin for it.
