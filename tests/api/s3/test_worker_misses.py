@@ -101,7 +101,9 @@ async def test_a_miss_of_a_worker_looks_as_one_of_one_process(tmp_path, name):
         same.remove("gets")
     for key in same & alone.keys():
         assert seen[key] == alone[key], (key, short(seen[key])[:600], short(alone[key])[:600])
+    if case.is_timed:
+        return
     if name in ASKED_TWICE:
         assert is_with_one_repeated(seen["asked"], alone["asked"]), (seen["asked"], alone["asked"])
-    elif not case.is_timed:
+    else:
         assert seen["asked"] == alone["asked"]

@@ -74,8 +74,8 @@ class Case(NamedTuple):
     started: int | None = None
     settings: dict[str, str] = {}  # noqa: RUF012 - never changed
     is_timed: bool = False
-    """True if two timers run, so that the first of them decides the counts, and whether the rest is requested
-    again.
+    """True if time decides the counts, and what is requested: two timers run, or later pages come from the
+    first answer as long as its pace is fast.
     """
     asks_again: bool = False
     """True if a damaged body is requested again. A read by callbacks then requests the whole body, without
@@ -230,7 +230,7 @@ CASES = {
     "the end": Case([[ok(SMALL)]], asks=(("Range: bytes=-5",), ("Range: bytes=-6",))),
     "two pages": Case([[ok(TWO_PAGES)], *ranged(TWO_PAGES, (PAGE, PAGE + 5))]),
     "three pages": Case(
-        [[ok(WIDE)], *ranged(WIDE, (PAGE, 2 * PAGE), (2 * PAGE, len(WIDE)))]
+        [[ok(WIDE)], *ranged(WIDE, (PAGE, 2 * PAGE), (2 * PAGE, len(WIDE)))], is_timed=True
     ),
     "pages one by one": Case(
         [[ok(WIDE)], *ranged(WIDE, (PAGE, PAGE + 10), (2 * PAGE, len(WIDE)))],
