@@ -26,9 +26,9 @@ from shadeproxy.origin.base import OriginRead
 # Number of looks at the answer's pace in one latency, and the shortest time between two looks.
 _LOOKS, _SHORTEST_S = 4, 0.002
 
-_END_WITHIN_S = 1.0
+_END_WITHIN_S = 0.1
 """If the last page of the object comes next, its flight waits for a turn that it can expect within this time:
-most bytes of the page are on their way already, and would be sent twice.
+most bytes of the page are on their way already, and would be sent twice. Over slower links these are few.
 """
 
 

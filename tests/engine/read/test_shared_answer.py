@@ -143,12 +143,12 @@ async def test_pages_that_would_come_late_by_a_slow_answer_are_requested(make_fe
     assert await bench.get("k") == (BODY, Source.RAM)
 
 
-@pytest.mark.parametrize(("later_s", "requests"), [(0.2, 1), (10.0, 2)])
+@pytest.mark.parametrize(("later_s", "requests"), [(0.02, 1), (10.0, 2)])
 async def test_the_last_page_waits_for_a_slow_answer_but_not_for_a_stalled_one(make_fed, later_s, requests):
-    """A quarter of the first page has come after ``later_s``. The latency is 0.1 s."""
+    """A quarter of the first page has come after ``later_s``. The latency is 0.01 s."""
     bench = await make_fed()
     bench.origin.put("b", "k", BODY[: PAGE + 100])
-    bench.origin.latency_s = 0.1
+    bench.origin.latency_s = 0.01
     bench.origin.allowed = 1024
     reader = asyncio.create_task(bench.get("k"))
     await turns()
