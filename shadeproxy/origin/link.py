@@ -68,8 +68,8 @@ class LinkSlot(str):
 
 
 class ChargedBody:
-    """The body of ``read``, which charges to ``slot`` the bytes beyond the first page that it yields. Usually
-    there are none: if the object has more pages, most answers are not read to their end.
+    """The body of ``read``. It charges to ``slot`` each byte that is read beyond the first page. Most bodies
+    are not read so far.
     """
 
     def __init__(self, slot: LinkSlot, read: OriginRead) -> None:

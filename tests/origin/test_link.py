@@ -511,7 +511,7 @@ def limited():
 
 @pytest.mark.parametrize("in_pieces", [False, True])
 async def test_a_longer_answer_is_charged_as_it_is_read(in_pieces):
-    """Of an answer of eight pages, one page is charged at first, and the others when they are read."""
+    """At first, an answer of eight pages is charged as one page. Reading a further page charges it."""
     memory = MemoryOrigin(chunk_bytes=PAGE)
     memory.put("b", "k", bytes(8 * PAGE))
     limited, link = LimitedOrigin(memory, max_open=8), queue_of()

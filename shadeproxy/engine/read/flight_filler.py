@@ -84,7 +84,7 @@ class FlightFiller(FillSteps):
             await self._take(flight, length)
             flight.open(meta, length, doubtful=read.doubtful and length == read.span.length)
             if whole and length < meta.size and flight.intent is Intent.DEMAND:
-                answer.share(meta.size, None if handed is None else handed.started_s)
+                answer.share(None if handed is None else handed.started_s)
             if length:
                 await read.read_into(flight.buffer, flight.advance)
             if whole:

@@ -77,13 +77,14 @@ class SharedAnswer:
                 return
         await self._close(kind, error, trace)
 
-    def share(self, size_bytes: int, asked_s: float | None) -> None:
-        """Let the flights of later pages claim turns. ``size_bytes``: size of the object. ``asked_s``: the
-        monotonic time when callbacks asked the origin; None: this object asked it.
+    def share(self, asked_s: float | None) -> None:
+        """Let the flights of later pages claim turns. ``asked_s``: monotonic time when callbacks asked the
+        origin; None: this object asked it.
         """
+        assert self._read is not None, "opened before it is shared"
         if asked_s is not None:
             self._latency_s = self._began_s - asked_s
-        self._next, self._last = self._flight.number + 1, (size_bytes - 1) // self._page_size
+        self._next, self._last = self._flight.number + 1, (self._read.meta.size - 1) // self._page_size
         self._shared[self._flight.ref] = self
 
     async def turn(self, flight: Flight, wanted: ObjectMeta) -> bool:
