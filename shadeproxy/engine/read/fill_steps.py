@@ -70,6 +70,8 @@ class FillSteps:
         self._clock = clock
         self.page_size = page_size
         """Length of a page in bytes."""
+        self.long_groups: set[int] = set()
+        """The prefix groups whose last fetched object has several pages."""
         self._outdated = outdated
         self._before_deciding = before_deciding
         self._shared: dict[ObjectRef, SharedAnswer] = {}  # The answers that fills by a task may share.
@@ -97,12 +99,18 @@ class FillSteps:
         if flight.publishable and self._versions.holds_other(flight.ref, meta):
             self._outdated(flight.ref)
             flight.publishable = True
+        self.note_size(flight.ref, meta.size)
         flight.note_page_length(min(self.page_size, meta.size - flight.number * self.page_size))
         # A Content-Range proves the object's length. A Content-Length proves it only when all bytes have
         # come.
         if whole or not flight.publishable:
             return meta
         return self._versions.learn(flight.ref, meta, flight.began)
+
+    def note_size(self, ref: ObjectRef, size_bytes: int) -> None:
+        """Note the size of a fetched object, for ``long_groups``."""
+        note = self.long_groups.add if size_bytes > self.page_size else self.long_groups.discard
+        note(self._cache.groups.of(ref))
 
     def _keeps(self, flight: Flight) -> bool:
         """Return whether to store the bytes of a flight. A part that is not stored counts as a bypass."""

@@ -54,9 +54,17 @@ class PlainReads:
         self.page_size = self._filler.page_size
         self.take = self._filler.take_now
         """Take memory for a page without waiting, see ``FlightFiller.take_now``."""
+        self.long_groups = self._filler.long_groups
+        """The prefix groups whose last fetched object has several pages."""
         self.detached = fills.detached
         self.readings = 0
         """Number of reads of the engine that are open now, plain or not."""
+
+    def is_probably_long(self, ref: ObjectRef, hashed: int) -> bool:
+        """Return whether an object is new to the cache, and probably has several pages, as the last fetched
+        object of its prefix group had. ``hashed``: hash of the object.
+        """
+        return self._cache.groups.of(ref) in self.long_groups and self.is_new(ref, hashed)
 
     def begin(
         self, ref: ObjectRef, hashed: int, job: JobContext | None, filling: Filling, follower: Follower
@@ -94,6 +102,8 @@ class PlainReads:
         is_new = flight.publishable and self.is_new(flight.ref, hashed)
         if flight.publishable and not is_new:
             meta = self._filler.accept(flight, meta, None, whole=True)
+        elif self.long_groups:
+            self._filler.note_size(flight.ref, meta.size)
         flight.open(meta, len(memory), doubtful=doubtful, memory=memory)
         return is_new
 

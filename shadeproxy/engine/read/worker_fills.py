@@ -261,8 +261,13 @@ class WorkerFills:
         """Begin a read that holds ``slot``. Return False if the worker must relay the request."""
         ident, deadline = message.ident, Deadline(self._clock, self._bounds)
         if not message.ranged:
+            hashed = object_hash(ref)
+            if self.plain.long_groups and self.plain.is_probably_long(ref, hashed):
+                # The coordinator reads all pages from one answer (ADR 83). The worker would give its answer
+                # up as soon as it sees the size.
+                return False
             plain = PlainRead(self, ident, slot, deadline)
-            if plain.begin(ref, object_hash(ref), message.job):
+            if plain.begin(ref, hashed, message.job):
                 self._reads[ident] = plain
                 self.outbox.allow(ident)
                 return True

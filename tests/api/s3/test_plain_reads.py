@@ -22,7 +22,7 @@ from shadeproxy.engine.read.worker_read import WorkerRead
 from tests.support.ownership import SetOwnership
 from tests.support.s3.cases import ok, part
 from tests.support.s3.fetching import fetching
-from tests.support.s3.scripted import CUT, WAIT, set_up
+from tests.support.s3.scripted import CUT, PAGE, WAIT, set_up
 
 pytestmark = pytest.mark.timeout(30)
 BODY = bytes(range(256)) * 200
@@ -305,3 +305,19 @@ async def test_reads_of_other_objects_are_not_plain_in_a_cluster(tmp_path, stand
         ownership.set(ref, standing)
         begun = reads.begin(ref, object_hash(ref), None, None, None)
         assert (begun, reads.readings, len(setup.engine._filling.flights)) == (None, 0, 0)
+
+
+async def test_a_worker_asks_for_no_object_that_is_probably_long(tmp_path):
+    """The worker would have to give up an answer of several pages. The coordinator reads on in its answer."""
+    long = bytes(PAGE + 5)
+    async with served(tmp_path) as (setup, worker):
+        client = await worker.client()
+        asked = []
+        for name, body in (("a", long), ("b", long), ("c", b"short"), ("d", b"short")):
+            setup.server.scripts[f"/b/{name}"] = [[ok(body)]] * 4
+            before = len(setup.server.asked)
+            assert (await client.get(f"/b/{name}")).body == body
+            await worker.settle()
+            asked.append(len(setup.server.asked) - before)
+        assert asked == [2, 1, 1, 1], "only the first one is given up"
+        assert worker.begun == ["/b/a", "/b/d"], "a short object shows that the next one may be short too"
