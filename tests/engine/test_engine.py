@@ -285,7 +285,8 @@ async def test_a_change_noticed_before_anything_was_sent_is_read_anew(make_bench
 async def test_an_object_that_changes_between_two_pages_is_never_mixed(make_bench):
     bench = await make_bench()
     bench.origin.put("b", "k", b"a" * 6 * PAGE)
-    await bench.get("k", range=RangeSpec(0, PAGE - 1))
+    for cached in (0, 2):  # So one answer does not bring all missing pages.
+        await bench.get("k", range=RangeSpec(cached * PAGE, (cached + 1) * PAGE - 1))
     got = b""
     with pytest.raises(ObjectChanged):
         async with bench.engine.open(ReadRequest(ObjectRef("b", "k"))) as reading:

@@ -257,8 +257,13 @@ class Link(NamedTuple):
         (Link(0.03, 3e9, 8e7), 2.5, 8),
     ],
 )
-def test_a_first_epoch_of_long_objects_takes_no_longer_than_without_the_proxy(tmp_path, link, pages, readers):
-    """The readers ask for whole objects, of which the proxy knows nothing before the first byte comes."""
+@pytest.mark.parametrize("read", ["unknown", "known", "range", "known range"])
+def test_a_first_epoch_of_long_objects_takes_no_longer_than_without_the_proxy(
+    tmp_path, link, pages, readers, read
+):
+    """The readers ask for whole objects, or for a range of them. Of objects that are not known, the proxy
+    knows nothing before the first byte comes.
+    """
     loop = VirtualLoop()
     origin = StreamedOrigin(*link)
     size = int(pages * PAGE_BYTES)
@@ -267,8 +272,11 @@ def test_a_first_epoch_of_long_objects_takes_no_longer_than_without_the_proxy(tm
         origin.put(BUCKET, key, bytes(size))
     proxy = VirtualProxy(origin, tmp_path, VirtualClock(loop), room_bytes=10 * size, prefetching=False)
 
+    part = RangeSpec(1, size - 2) if "range" in read else None
+    span = None if part is None else part.resolve(size)
+
     async def direct(key: str) -> None:
-        async with origin.open(ObjectRef(BUCKET, key)) as reading:
+        async with origin.open(ObjectRef(BUCKET, key), span=span) as reading:
             async for _ in reading.chunks:
                 pass
 
@@ -282,7 +290,9 @@ def test_a_first_epoch_of_long_objects_takes_no_longer_than_without_the_proxy(tm
         return loop.time() - began_s
 
     async def both() -> tuple[float, float]:
-        took_s = await epoch(direct), await epoch(lambda key: proxy.get(key, None))
+        for key in keys if "known" in read.split() else ():
+            await proxy.engine.stat(ReadRequest(ObjectRef(BUCKET, key)))
+        took_s = await epoch(direct), await epoch(lambda key: proxy.get(key, None, part))
         await proxy.aclose()
         return took_s
 

@@ -23,9 +23,10 @@ def fill_at_once(
     filler: FlightFiller, known: ObjectMeta | None, reads: CallbackOrigin | None, flight: Flight
 ) -> bool:
     """Begin to fill ``flight`` by ``reads``. Return False if this would have to wait; then a task must fill
-    the flight. ``known``: the metadata of the requested version; None: any version.
+    the flight. ``known``: the metadata of the requested version; None: any version. Tasks fill flights that
+    share an answer.
     """
-    if reads is None:
+    if reads is None or flight.answer_stop is not None:
         return False
     epoch = filler.begin(flight)
     if known is not None and not reads.lends_memory:

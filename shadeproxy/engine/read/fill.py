@@ -13,13 +13,15 @@ from shadeproxy.core.deadline import ReadBounds
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span, part_number
 from shadeproxy.core.tracing import READER
-from shadeproxy.core.types import Intent, JobContext, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.core.types import ENDLESS, Intent, JobContext, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.freshness.versions import Versions
-from shadeproxy.engine.placement.partial_reads import Fetch
+from shadeproxy.engine.placement.partial_reads import LONG_BYTES, Fetch
 from shadeproxy.engine.read.callback_fill import fill_at_once
 from shadeproxy.engine.read.fill_steps import READAHEAD_SHARE
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 from shadeproxy.engine.read.flight_filler import FlightFiller
+from shadeproxy.engine.read.needed import MOST_TOGETHER, stop_asked
 from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.read.slow_readers import SlowReaders
 from shadeproxy.engine.read.timeouts import OverdueFlights
@@ -90,6 +92,7 @@ class PageFiller:
         part: Span | None = None,
         explained: bool = False,
         late: bool = False,
+        answer_stop: int | None = None,
         reads: CallbackOrigin | None = None,
         job: JobContext | None = None,
     ) -> tuple[Flight, bool]:
@@ -98,8 +101,8 @@ class PageFiller:
 
         ``explained``: True if an order or scores explain the read. ``late``: True if a tier has the page, but
         would read it more slowly than the origin; then only the wanted bytes are fetched, and they are not
-        stored. ``reads``: the reads by callbacks that fetch the page. ``job``: the job to which the use of
-        the origin's link is charged.
+        stored. ``answer_stop``: see ``Flight``. ``reads``: the reads by callbacks that fetch the page.
+        ``job``: the job to which the use of the origin's link is charged.
         """
         READER.set(job or ref)
         fetch = Fetch.PAGE
@@ -120,6 +123,7 @@ class PageFiller:
             part=part,
             part_only=fetch is not Fetch.PAGE,
             stored_as=self._stored_as(number, part, fetch),
+            answer_stop=answer_stop,
             at_once=partial(
                 fill_at_once, self.filler, meta, self._callback_reads if reads is None else reads
             ),
@@ -133,6 +137,47 @@ class PageFiller:
         elif not coalesced:
             self._stats.record_prefetch("issued")
         return flight, coalesced
+
+    def answer_stop(
+        self,
+        request: ReadRequest,
+        meta: ObjectMeta | None = None,
+        span: Span | None = None,
+        pages: range = range(0),
+        finds: Callable[[int], bool] = lambda _page: False,
+        *,
+        whole: bool = False,
+    ) -> int | None:
+        """Return the end of the bytes to request with the first of ``pages``, which is missing; None: request
+        that page alone. ``meta``, ``span``: the object's version and its wanted bytes; None: not known.
+
+        The result ends before the first page that is on its way, or that ``finds`` finds in a tier. It is the
+        end of a page if that page will be fetched whole (``PartialReads.fetch``), as always if ``whole``.
+        """
+        if request.intent is not Intent.DEMAND:
+            return None
+        if meta is None or span is None:
+            size, stop = ENDLESS, stop_asked(request, self._page_size)
+        else:
+            size, stop = meta.size, self._missing_stop(request.ref, pages, finds)
+            stop = None if stop is None else min(stop * self._page_size, span.stop)
+        if stop is None:
+            return None
+        end = min(stop + -stop % self._page_size, size)
+        return end if whole or end - stop < LONG_BYTES else stop
+
+    def _missing_stop(self, ref: ObjectRef, pages: range, finds: Callable[[int], bool]) -> int | None:
+        """Return the end of the missing pages that one answer should bring, as a page number."""
+        ledger, page_size = self._ledger, self._page_size
+        room_bytes = ledger.capacity_bytes * READAHEAD_SHARE
+        if len(pages) < 2 or ledger.waiting or ledger.taken_bytes + 3 * page_size > room_bytes:
+            return None
+        stop = pages.start + 1
+        while stop < min(pages.stop, pages.start + MOST_TOGETHER):
+            if self.flights.busy(ref, stop) or finds(stop):
+                break
+            stop += 1
+        return stop if stop > pages.start + 1 and self.filler.answers.may_share() else None
 
     def join_readahead(
         self,

@@ -17,7 +17,7 @@ from shadeproxy.engine.freshness.verdicts import AuthEpoch
 from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.ownership import Ownership, Standing, validated_s
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
-from shadeproxy.engine.read.shared_answer import SharedAnswer
+from shadeproxy.engine.read.shared_answer import SharedAnswers
 from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.engine.storage.transfers import NewPage
@@ -74,7 +74,8 @@ class FillSteps:
         """The prefix groups whose last fetched object has several pages."""
         self._outdated = outdated
         self._before_deciding = before_deciding
-        self._shared: dict[ObjectRef, SharedAnswer] = {}  # The answers that fills by a task may share.
+        self.answers = SharedAnswers()
+        """The answers that fills by a task may share."""
         self._arrived: list[tuple[Flight, BodyWriter | None]] = []
         self._arrived_bytes = 0
         self._collecting: asyncio.TimerHandle | None = None  # The timer that ends the wait for more pages.
@@ -87,6 +88,8 @@ class FillSteps:
         if versions.ownership is not None:
             flight.began = versions.ownership.begin()
             flight.exact = versions.ownership.standing(flight.ref) is not Standing.OWN
+        if flight.exact or not flight.publishable:
+            flight.answer_stop = None  # Later flights may not take bytes from this one's answer.
         return None if versions.verdicts is None else versions.auth_epoch(flight.ref)
 
     def accept(self, flight: Flight, meta: ObjectMeta, epoch: AuthEpoch | None, *, whole: bool) -> ObjectMeta:
@@ -196,12 +199,11 @@ class FillSteps:
         first page is read.
         """
         whole = flight.part is None and flight.number == 0 and (known is None or known.size <= self.page_size)
-        return Wanted(
-            flight.ref,
-            None if whole else self.within(flight),
-            None if known is None else known.etag,
-            flight.upstream,
-        )
+        span = None if whole else self.within(flight)
+        if span is not None and flight.answer_stop is not None:
+            stop = flight.answer_stop if known is None else min(flight.answer_stop, known.size)
+            span = Span(span.start, stop)
+        return Wanted(flight.ref, span, None if known is None else known.etag, flight.upstream)
 
     def within(self, flight: Flight, size_bytes: int | None = None) -> Span:
         """Return the span of the object that a flight fetches. ``size_bytes``: size of the object, which may

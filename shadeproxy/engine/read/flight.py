@@ -74,18 +74,18 @@ class Filling(Protocol):
 class Flight:
     """A page on its way from the origin. ``buffer`` is filled from the front, and readers follow.
 
-    ``part``: the span within the page that is fetched. ``stored_as``: see below. None: the whole page is
-    fetched.
+    ``part``: the span within the page that is fetched; None: the whole page. ``stored_as``, ``answer_stop``:
+    see below.
     """
 
     # ``__slots__`` saves 0.3 us for each flight: without it, an object with so many attributes gets a dict of
     # its own.
     __slots__ = (
-        "__weakref__", "_called", "_pace", "_suspended", "_through", "_waiting", "began", "budget_bytes",
-        "buffer", "context", "doubtful", "ended", "error", "exact", "filled", "filling", "followers",
-        "intent", "kept", "meta", "number", "on_over", "over", "page", "part", "passed", "prefetched",
-        "publishable", "ref", "served", "start", "stored", "stored_as", "task", "upstream", "waiters",
-        "wanted",
+        "__weakref__", "_called", "_pace", "_suspended", "_through", "_waiting", "answer_stop", "began",
+        "budget_bytes", "buffer", "context", "doubtful", "ended", "error", "exact", "filled", "filling",
+        "followers", "intent", "kept", "meta", "number", "on_over", "over", "page", "part", "passed",
+        "prefetched", "publishable", "ref", "served", "start", "stored", "stored_as", "task", "upstream",
+        "waiters", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -98,14 +98,17 @@ class Flight:
         *,
         part: Span | None = None,
         stored_as: int | None = None,
+        answer_stop: int | None = None,
         pace: TurnLimiter | None = None,
     ) -> None:
         self.ref, self.number, self.upstream = ref, number, upstream
         self.part = part
         self.start = 0 if part is None else part.start
         """The first byte that this flight fetches, counted from the start of the page."""
-        self.stored_as = stored_as
-        """Number under which ``part`` is stored; None: it is not stored, or the whole page is fetched."""
+        # ``stored_as``: number under which ``part`` is stored; None: it is not stored, or there is no part.
+        # ``answer_stop``: end of the bytes of the object that are requested with this page, for the flights
+        # of later pages (shared_answer.py); None: no more than this flight fetches.
+        self.stored_as, self.answer_stop = stored_as, answer_stop
         self.wanted = wanted
         """ETag of the requested version; None: any version."""
         self.intent = intent

@@ -72,8 +72,15 @@ class FlightFiller(FillSteps):
             raise Overloaded("prefetch budget exhausted")
         wanted = self.wanted(flight, known)
         whole = wanted.span is None
-        opened = self._open(flight, wanted, handed)
-        answer = SharedAnswer(opened, flight, self._shared, clock=self._clock, page_size=self.page_size)
+        answer = SharedAnswer(
+            self._open(flight, wanted, handed),
+            flight,
+            self.answers,
+            clock=self._clock,
+            page_size=self.page_size,
+            announced=known if flight.answer_stop is not None else None,
+            span=wanted.span,
+        )
         async with answer as read:
             if read.pass_on is not None:
                 self._versions.allow(flight.upstream, flight.ref, epoch)
@@ -83,7 +90,7 @@ class FlightFiller(FillSteps):
             length = self.length_of(flight, meta)
             await self._take(flight, length)
             flight.open(meta, length, doubtful=read.doubtful and length == read.span.length)
-            if whole and length < meta.size and flight.intent is Intent.DEMAND:
+            if length < read.span.length and flight.intent is Intent.DEMAND:
                 answer.share(None if handed is None else handed.started_s)
             if length:
                 await read.read_into(flight.buffer, flight.advance)
@@ -99,7 +106,7 @@ class FlightFiller(FillSteps):
         """Fill a flight from the answer that fills an earlier page. Return False, with nothing done, if there
         is no such answer.
         """
-        answer = self._shared.get(flight.ref)
+        answer = self.answers.by_object.get(flight.ref)
         if answer is None or not await answer.turn(flight, meta):
             return False
         async with answer as read:

@@ -1,13 +1,23 @@
-"""Finds the bytes and pages that the answer to a request needs."""
+"""Finds the bytes and pages that the answer to a request needs, and the flights that can bring them."""
 
 from shadeproxy.core.conditions import Verdict
-from shadeproxy.core.errors import RangeNotSatisfiable
+from shadeproxy.core.deadline import Deadline
+from shadeproxy.core.errors import (
+    DeadlineExceeded,
+    ObjectChanged,
+    OriginAnswer,
+    RangeNotSatisfiable,
+    ShadeProxyError,
+)
 from shadeproxy.core.ranges import page_span, pages_of, span_within
 from shadeproxy.core.types import ObjectMeta, Span
 from shadeproxy.engine.base import NO_CONDITIONS, ReadRequest
 from shadeproxy.engine.freshness.unidentified import serves
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.origin.base import OriginRead
+
+MOST_TOGETHER = 64
+"""The most pages of an object that are requested together, with a range."""
 
 
 def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
@@ -49,6 +59,19 @@ def part_asked(request: ReadRequest, number: int, page_size: int) -> Span | None
     return part_of(Span(asked.first, end if asked.last is None else asked.last + 1), number, page_size, end)
 
 
+def stop_asked(request: ReadRequest, page_size: int) -> int | None:
+    """Return the end of the range that ``request`` names, if the range begins behind the object's first byte
+    and goes on behind its first page; else None. A range without an end ends after ``MOST_TOGETHER`` pages.
+    """
+    asked = request.range
+    if asked is None or not asked.first:
+        return None  # Such a read requests the whole object.
+    number = asked.first // page_size
+    most = (number + MOST_TOGETHER) * page_size
+    stop = most if asked.last is None else min(asked.last + 1, most)
+    return stop if stop > (number + 1) * page_size else None
+
+
 def only_page(request: ReadRequest, meta: ObjectMeta, page_size: int) -> int | None:
     """Return the number of the page that ``request`` needs; None if it needs several pages, or none."""
     numbers = pages_of(span_needed(request, meta), page_size)
@@ -67,3 +90,23 @@ def claim_passed(flight: Flight | None, request: ReadRequest) -> OriginRead | No
         return None
     flight.passed = None
     return read if read.pass_on.admit() else None
+
+
+def is_others(
+    flight: Flight,
+    error: ShadeProxyError,
+    request: ReadRequest,
+    meta: ObjectMeta | None,
+    deadline: Deadline | None,
+) -> bool:
+    """Return whether ``flight`` may have failed for a reason that only its first reader has, and not the
+    reader with ``request``, the version ``meta`` and ``deadline``.
+    """
+    if deadline is not None and deadline.left_s <= 0:
+        return False
+    if isinstance(error, OriginAnswer) and flight.upstream != request.upstream:
+        return True
+    if isinstance(error, ObjectChanged):
+        # If the flight asked for this reader's version too, the origin has that version no longer.
+        return meta is None or flight.wanted != meta.etag
+    return isinstance(error, DeadlineExceeded) or flight.prefetched

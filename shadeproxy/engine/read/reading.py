@@ -26,7 +26,7 @@ from shadeproxy.engine.freshness.unidentified import PassedBody
 from shadeproxy.engine.read.body import Body
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
-from shadeproxy.engine.read.needed import claim_passed, part_asked, part_of, span_needed
+from shadeproxy.engine.read.needed import claim_passed, is_others, part_asked, part_of, span_needed
 from shadeproxy.engine.read.pending_loads import PendingLoads
 from shadeproxy.engine.storage.disk_page import PageBody, StoredPart
 from shadeproxy.engine.storage.page_cache import PageCache
@@ -34,7 +34,6 @@ from shadeproxy.origin.base import CallbackOrigin, OriginRead
 
 _FIRST_READAHEAD_PAGES, _MOST_READAHEAD_PAGES = 2, 16
 """The most pages that are read ahead: 64 MiB of 4-MiB pages, which a link of 10 Gbit/s carries in 50 ms."""
-
 
 _Loaded = tuple[Page, PageBody]
 """The type of a record in a tier, and its body."""
@@ -107,6 +106,7 @@ class EngineReading:
             meta=meta,
             part=self._part(number),
             explained=self.explained,
+            answer_stop=None if meta else self._fills.answer_stop(self.request),
             reads=reads,
             job=self.request.job,
         )
@@ -153,7 +153,7 @@ class EngineReading:
             # Load the first page before the answer begins. If the page proves damaged, the answer's head can
             # still name the origin.
             if source is None or (number == numbers.start and not await self._load_first(number)):
-                self._start(number)
+                self._start(number, numbers.stop)
                 await self._flight_or_page(number)
                 return
             if source is Source.DISK:
@@ -211,11 +211,17 @@ class EngineReading:
         self._meta = self._span = None
         self._loaded = None
 
-    def _start(self, number: int) -> None:
-        """Join the flight of the first wanted page, unless ``begin`` has joined it."""
+    def _start(self, number: int, stop: int = 0) -> None:
+        """Join the flight of the first wanted page, unless ``begin`` has joined it, and those of later pages
+        if they come with it. ``stop``: end of the answer's page numbers, if known.
+        """
         if number in self.joined:
             return
-        _, coalesced = self._join(number)
+        known, pages = (self._meta, self._span), range(number, stop)
+        shared = self._fills.answer_stop(self.request, *known, pages, self._finds, whole=self.explained)
+        flight, coalesced = self._join(number, stop=shared)
+        if stop and shared is not None and flight.answer_stop == shared:
+            self._read_ahead(number, stop)
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
 
     async def _flight(self, number: int, *, first: bool = True) -> Flight:
@@ -240,7 +246,8 @@ class EngineReading:
         except ShadeProxyError as error:
             damaged = first and isinstance(error, BodyDamaged) and flight.doubtful
             joined = coalesced and (first or isinstance(error, OriginAnswer))  # Refusals may repeat.
-            if not damaged and not (joined and self._is_others(flight, error)):
+            others = joined and is_others(flight, error, self.request, self._meta, self.deadline)
+            if not damaged and not others:
                 raise
             self._leave(number)
             return await self._flight(number, first=False)
@@ -276,17 +283,6 @@ class EngineReading:
         if number not in self._late or isinstance(error, ObjectChanged):
             return None
         return await self._load(number, late=True)
-
-    def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
-        """Return whether a flight may have failed for a reason that only its first reader has."""
-        if self.deadline is not None and self.deadline.left_s <= 0:
-            return False
-        if isinstance(error, OriginAnswer) and flight.upstream != self.request.upstream:
-            return True
-        if isinstance(error, ObjectChanged):
-            # If the flight asked for this reader's version too, the origin has that version no longer.
-            return self._meta is None or flight.wanted != self._meta.etag
-        return isinstance(error, DeadlineExceeded) or flight.prefetched
 
     async def _load_first(self, number: int) -> bool:
         if (loaded := await self._load(number)) is not None:
@@ -337,7 +333,7 @@ class EngineReading:
 
     def _read_ahead(self, number: int, stop: int) -> None:
         for coming in range(number + 1, min(number + 1 + self._readahead_pages, stop)):
-            if coming in self.joined or self._cache.find(self._record(coming)) is not None:
+            if coming in self.joined or self._finds(coming):
                 continue
             flight = self._fills.join_readahead(
                 self.request.ref,
@@ -353,7 +349,7 @@ class EngineReading:
             self.joined[coming] = flight
             self._readahead.add(coming)
 
-    def _join(self, number: int, *, again: bool = False) -> tuple[Flight, bool]:
+    def _join(self, number: int, *, again: bool = False, stop: int | None = None) -> tuple[Flight, bool]:
         """Join the flight of a page. ``again``: the read was noted before, so do not note it twice."""
         request = self.request
         flight, coalesced = self._fills.join(
@@ -365,11 +361,15 @@ class EngineReading:
             part=None if again and self._meta is None else self._part(number),
             explained=self.explained or again,
             late=number in self._late,
+            answer_stop=stop,
             reads=self._reads,
             job=request.job,
         )
         self.joined[number] = flight
         return flight, coalesced
+
+    def _finds(self, number: int) -> bool:
+        return self._cache.find(self._record(number)) is not None
 
     def _record(self, number: int) -> Page:
         """Return the resident record with the wanted bytes of a page; see ``PageCache.record_with``."""

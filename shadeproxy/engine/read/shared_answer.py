@@ -1,9 +1,10 @@
 """One answer of the origin that fills the flights of several pages, one after the other.
 
 The first page of an unknown object is requested without a range (``FlightFiller.wanted``), so the answer goes
-on if the object has more pages. If the flights of these pages take their bytes from the same answer, the
-pages come one latency sooner than by requests of their own, no byte of the answer is thrown away, and the
-connection can be used again (docs/adr/0083).
+on if the object has more pages. The first page of a read of several pages is requested together with those
+after it (``PageFiller.answer_stop``). If the flights of these pages take their bytes from the same answer,
+the pages come as soon as without the proxy, no byte of the answer is thrown away, and the connection can be
+used again (docs/adr/0083, 0084).
 
 Laws: one flight reads at a time. The answer never waits for a flight: it is closed when a page is complete
 and no flight waits for the next one. A flight waits only while its bytes come as soon as by a request of its
@@ -13,13 +14,12 @@ flight of an earlier page is in the table of flights, so a write marks one of th
 
 import asyncio
 import sys
-from collections.abc import MutableMapping
 from contextlib import AbstractAsyncContextManager
 from math import inf
 from types import TracebackType
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.types import ObjectMeta, ObjectRef
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.origin.base import OriginRead
 
@@ -27,9 +27,31 @@ from shadeproxy.origin.base import OriginRead
 _LOOKS, _SHORTEST_S = 4, 0.002
 
 _END_WITHIN_S = 0.1
-"""If the last page of the object comes next, its flight waits for a turn that it can expect within this time:
+"""If the last page of the answer comes next, its flight waits for a turn that it can expect within this time:
 most bytes of the page are on their way already, and would be sent twice. Over slower links these are few.
 """
+
+_UNSHARED_READS = 32
+"""If an answer for several pages brought one page only, bytes on their way were lost. Then one read in so
+many requests several pages of a known object together.
+"""
+
+
+class SharedAnswers:
+    """All answers whose bytes flights may claim."""
+
+    def __init__(self) -> None:
+        self.by_object: dict[ObjectRef, SharedAnswer] = {}
+        self._unshared = 0  # So many reads more request each page by itself.
+
+    def may_share(self) -> bool:
+        """Return whether a read should request several pages of a known object together."""
+        self._unshared = max(self._unshared - 1, 0)
+        return not self._unshared
+
+    def note_alone(self) -> None:
+        """Note that an answer brought one page, although it had more."""
+        self._unshared = _UNSHARED_READS
 
 
 class SharedAnswer:
@@ -39,29 +61,46 @@ class SharedAnswer:
         self,
         opened: AbstractAsyncContextManager[OriginRead],
         flight: Flight,
-        shared: MutableMapping[ObjectRef, "SharedAnswer"],
+        answers: SharedAnswers,
         *,
         clock: Clock,
         page_size: int,
+        announced: ObjectMeta | None = None,
+        span: Span | None = None,
     ) -> None:
-        """``flight``: gets the first turn. ``shared``: all answers that can be claimed, by object."""
+        """``flight``: gets the first turn. ``answers``: all answers that can be claimed. ``announced``: the
+        requested version, if the flights of later pages may claim turns before the answer comes; then
+        ``span`` has the requested bytes.
+        """
         self.lead: bytes | bytearray = b""
         """The first bytes of the next page, if they were read with the page before."""
         self._flight = flight  # The flight whose turn it is.
         self._opened = opened
-        self._shared = shared
+        self._answers = answers
         self._clock = clock
         self._page_size = page_size
         self._read: OriginRead | None = None
         self._latency_s = self._began_s = 0.0
-        self._next = self._last = 0  # The next page to be claimed, and the last page of the object.
+        self._was_handed_on = False  # True if a second flight took bytes from the answer.
+        self._version: ObjectMeta | None = None  # The answer's version; None: it cannot be claimed.
+        self._span = Span(0, 0)  # The span of the object in the answer.
+        self._next = 0  # The next page to be claimed.
+        self._is_open = False  # True if the answer has come, and brings what was claimed.
         self._waiting: list[tuple[Flight, asyncio.Future[bool]]] = []
         self._looking: asyncio.TimerHandle | None = None
+        if announced is not None and span is not None:
+            self._announce(announced, span)
 
     async def __aenter__(self) -> OriginRead:
         if self._read is None:
-            started_s = self._clock.monotonic_s()
-            self._read = await self._opened.__aenter__()
+            try:
+                if self._version is not None:
+                    await asyncio.sleep(0)  # Let the flights of later pages claim their turns.
+                started_s = self._clock.monotonic_s()
+                self._read = await self._opened.__aenter__()
+            except BaseException:
+                self._refuse_from(0)
+                raise
             self._began_s = self._clock.monotonic_s()
             self._latency_s = self._began_s - started_s
         return self._read
@@ -69,35 +108,55 @@ class SharedAnswer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None and self._waiting:
+        if error is None and self._waiting and self._is_open:
             following, turn = self._waiting.pop(0)
             if not turn.done():
-                self._flight = following
+                self._flight, self._was_handed_on = following, True
                 turn.set_result(True)
                 return
+        if error is None and self._is_open and not self._was_handed_on:
+            self._answers.note_alone()
         await self._close(kind, error, trace)
+
+    def _announce(self, wanted: ObjectMeta, span: Span) -> None:
+        """Let the flights of later pages claim turns. The answer has ``span`` of the version ``wanted``."""
+        self._version, self._span = wanted, span
+        self._next = self._flight.number + 1
+        self._answers.by_object[self._flight.ref] = self
 
     def share(self, asked_s: float | None) -> None:
         """Let the flights of later pages claim turns. ``asked_s``: monotonic time when callbacks asked the
         origin; None: this object asked it.
         """
-        assert self._read is not None, "opened before it is shared"
+        read, known = self._read, self._version
+        assert read is not None, "opened before it is shared"
         if asked_s is not None:
             self._latency_s = self._began_s - asked_s
-        self._next, self._last = self._flight.number + 1, (self._read.meta.size - 1) // self._page_size
-        self._shared[self._flight.ref] = self
+        if known is None:
+            self._announce(read.meta, read.span)
+        elif (known.etag, known.size) != (read.meta.etag, read.meta.size) or read.span != self._span:
+            self._refuse_from(0)
+            return
+        self._is_open = True
+        if self._waiting:
+            self._look_later()
 
     async def turn(self, flight: Flight, wanted: ObjectMeta) -> bool:
         """Claim the next turn for ``flight``, and wait for it. ``wanted``: the version that the flight wants.
         Return False if the flight must ask the origin itself.
         """
-        before, read = self._flight, self._read
+        before, known = self._flight, self._version
+        start, part = flight.number * self._page_size, flight.part
+        stop = min(start + (self._page_size if part is None else part.stop), wanted.size)
         if (
             flight.number != self._next
-            or flight.part is not None
-            or read is None
+            or flight.start
+            or stop > self._span.stop
+            # The bytes of a later page follow those of a whole page.
+            or (part is not None and stop != self._span.stop)
+            or known is None
             # With another size, the answer would end too early or too late for the page.
-            or (wanted.etag, wanted.size) != (read.meta.etag, read.meta.size)
+            or (wanted.etag, wanted.size) != (known.etag, known.size)
             or flight.upstream != before.upstream
             or not (before.publishable and flight.publishable)
             or not flight.budget_bytes  # A flight whose turn it is must not wait for memory.
@@ -107,7 +166,7 @@ class SharedAnswer:
         self._next += 1
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((flight, turn))
-        if self._looking is None:
+        if self._looking is None and self._is_open:
             self._look_later()
         try:
             return await turn
@@ -123,11 +182,12 @@ class SharedAnswer:
     def _look(self) -> None:
         """Let those flights ask the origin themselves whose turns would come too late."""
         self._looking = None
-        came = self._flight.number * self._page_size + self._flight.filled
+        now, last = self._flight, (self._span.stop - 1) // self._page_size
+        came = now.number * self._page_size + now.start + now.filled
         elapsed_s = self._clock.monotonic_s() - self._began_s
-        pace = came / elapsed_s if elapsed_s > 0 else inf
+        pace = (came - self._span.start) / elapsed_s if elapsed_s > 0 else inf
         for place, (flight, _) in enumerate(self._waiting):
-            is_end = place == 0 and flight.number == self._last
+            is_end = place == 0 and flight.number == last
             # After one latency, a request of its own would bring a flight its first bytes.
             within_s = max(self._latency_s, _END_WITHIN_S) if is_end else self._latency_s
             if flight.number * self._page_size > came + pace * within_s:
@@ -137,8 +197,9 @@ class SharedAnswer:
             self._look_later()
 
     def _refuse_from(self, place: int) -> None:
-        if self._shared.get(self._flight.ref) is self:
-            del self._shared[self._flight.ref]
+        by_object, ref = self._answers.by_object, self._flight.ref
+        if by_object.get(ref) is self:
+            del by_object[ref]
         refused, self._waiting = self._waiting[place:], self._waiting[:place]
         for _, turn in refused:
             if not turn.done():

@@ -85,15 +85,16 @@ class SingleFlight:
         part: Span | None = None,
         part_only: bool = False,
         stored_as: int | None = None,
+        answer_stop: int | None = None,
         at_once: Callable[[Flight], bool] = lambda _flight: False,
     ) -> tuple[Flight, bool]:
         """Join a flight of a page, or at least of the span ``part`` within the page, in the version
         ``wanted`` (an ETag; None: any).
 
         If there is no such flight, start one. It is filled by callbacks if ``at_once`` returns True,
-        otherwise by a task that runs ``fill``. ``part_only``: fetch only ``part``. ``stored_as``: see
-        ``Flight.stored_as``. Return the flight, and whether it was running already. The caller must ``leave``
-        the flight once.
+        otherwise by a task that runs ``fill``. ``part_only``: fetch only ``part``. ``stored_as`` and
+        ``answer_stop``: see ``Flight``. Return the flight, and whether it was running already. The caller
+        must ``leave`` the flight once.
         """
         others = self._flights.get((ref, number))
         flight = None if others is None else self.find_serving(ref, number, wanted, part)
@@ -107,6 +108,7 @@ class SingleFlight:
                 wanted,
                 part=part if part_only else None,
                 stored_as=stored_as,
+                answer_stop=answer_stop,
                 pace=self._pace,
             )
             self._flights.setdefault((ref, number), []).append(flight)

@@ -21,7 +21,7 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.tracing import CLIENT, READER
 from shadeproxy.core.types import OWN, SHARED, Intent, JobContext, ObjectMeta, ObjectRef
-from shadeproxy.engine.base import NothingKnown, ReadRequest
+from shadeproxy.engine.base import UNKNOWN, NothingKnown, ReadRequest
 from shadeproxy.engine.read.access_log import FetchedRead
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import (
@@ -35,6 +35,7 @@ from shadeproxy.engine.read.fill_messages import (
     from_worker,
 )
 from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.needed import stop_asked
 from shadeproxy.engine.read.origin_keys import KeySender
 from shadeproxy.engine.read.plain_read import PlainRead
 from shadeproxy.engine.read.plain_reads import PlainReads
@@ -278,6 +279,8 @@ class WorkerFills:
         read.slot = slot
         try:
             found = self.engine.find_now(request)
+            if found is UNKNOWN and stop_asked(request, self.plain.page_size) is not None:
+                found = None  # The coordinator reads several pages from one answer here too.
             begun = None if found is None else self.engine.begin(request, found, read)
         finally:
             DEADLINE.reset(bounded)

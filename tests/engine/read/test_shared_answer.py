@@ -1,4 +1,4 @@
-"""One answer of the origin fills several pages of an object that was unknown."""
+"""One answer of the origin fills several pages of an object."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from shadeproxy.core.errors import BodyCutShort
+from shadeproxy.core.errors import BodyCutShort, OriginUnavailable
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
@@ -219,7 +219,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(make_fed, fed):
     bench.origin.feed(inf)
     await bench.settle()
     assert bench.ledger.taken_bytes == 0
-    assert not bench.engine._filling.filler._shared
+    assert not bench.engine._filling.filler.answers.by_object
     assert (await bench.get("k"))[0] == BODY
 
 
@@ -278,3 +278,109 @@ async def test_a_request_for_the_object_is_not_repeated_in_statistics(make_fed):
     await bench.engine.stat(ReadRequest(REF))
     assert (await bench.get("k"))[0] == BODY
     assert None not in bench.origin.spans
+
+
+async def known(bench) -> None:
+    """Let the metadata of the object be known, as a client's HeadObject does."""
+    await bench.engine.stat(ReadRequest(REF))
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [(1, 3 * PAGE), (PAGE, None), (PAGE + 7, 3 * PAGE + 50), (100, 2 * PAGE - 1), (2 * PAGE, 9 * PAGE)],
+)
+async def test_a_range_over_several_pages_costs_one_request(make_fed, is_known, first, last):
+    bench = await make_fed()
+    if is_known:
+        await known(bench)
+    wanted = BODY[first:] if last is None else BODY[first : last + 1]
+    assert (await bench.get("k", range=RangeSpec(first, last)))[0] == wanted
+    await bench.settle()
+    assert len(bench.origin.spans) == 1, bench.origin.spans
+    assert (await bench.get("k", range=RangeSpec(first, last)))[0] == wanted
+    assert (await bench.get("k"))[0] == BODY
+
+
+async def test_a_known_object_costs_one_request(make_fed):
+    bench = await make_fed()
+    await known(bench)
+    assert await bench.get("k") == (BODY, Source.ORIGIN)
+    await bench.settle()
+    assert (bench.origin.spans, bench.origin.cut) == ([Span(0, len(BODY))], 0)
+    assert await bench.get("k") == (BODY, Source.RAM)
+
+
+@pytest.mark.parametrize("cached", [0, 1, 2, 3])
+async def test_pages_that_are_cached_are_not_requested_again(make_fed, cached):
+    bench = await make_fed()
+    await known(bench)
+    page = BODY[cached * PAGE : (cached + 1) * PAGE]
+    got, _ = await bench.get("k", range=RangeSpec(cached * PAGE, cached * PAGE + len(page) - 1))
+    assert got == page
+    await bench.settle()
+    before = len(bench.origin.spans)
+    assert (await bench.get("k"))[0] == BODY
+    await bench.settle()
+    asked = sorted((span.start, min(span.stop, len(BODY))) for span in bench.origin.spans[before:])
+    missing = {*range(0, len(BODY), PAGE)} - {cached * PAGE}
+    assert {at for start, stop in asked for at in range(start, stop, PAGE)} == missing
+    assert sum(stop - start for start, stop in asked) == len(BODY) - len(page), asked
+
+
+async def test_a_failed_request_for_several_pages_fails_no_flight_of_a_later_page(make_fed, monkeypatch):
+    bench = await make_fed()
+    await known(bench)
+    opened, calls = bench.origin.open, []
+
+    @asynccontextmanager
+    async def failing(ref, **options):
+        calls.append(options.get("span"))
+        if len(calls) == 1:
+            await turns(3)
+            raise OriginUnavailable("refused in the test")
+        async with opened(ref, **options) as reading:
+            yield reading
+
+    monkeypatch.setattr(bench.origin, "open", failing)
+    with pytest.raises(OriginUnavailable):
+        await bench.get("k")
+    await bench.settle()
+    assert not bench.engine._filling.filler.answers.by_object
+    assert (await bench.get("k"))[0] == BODY
+
+
+async def test_pages_of_a_version_that_was_overwritten_are_not_mixed(make_fed):
+    bench = await make_fed()
+    await known(bench)
+    bench.origin.put("b", "k", BODY[::-1])
+    assert (await bench.get("k"))[0] == BODY[::-1]
+    await bench.settle()
+    assert await bench.get("k") == (BODY[::-1], Source.RAM)
+
+
+async def test_after_an_answer_that_was_too_slow_pages_are_requested_alone(make_fed):
+    """The first answer brings one page slowly, so the rest of it is lost."""
+    bench = await make_fed()
+    origin = bench.origin
+    origin.latency_s = 0.05
+    await known(bench)
+    origin.feed(512)
+    reader = asyncio.create_task(bench.get("k"))
+    await turns()
+    for _ in range(20):
+        origin.clock.advance(0.05)
+        await asyncio.sleep(0.02)
+    origin.feed(inf)
+    assert (await reader)[0] == BODY
+    await bench.settle()
+    assert origin.spans[0] == Span(0, len(BODY))
+    assert Span(PAGE, 2 * PAGE) in origin.spans
+    spans = []
+    for number in range(32):
+        origin.put("b", f"n{number}", BODY)
+        await bench.engine.stat(ReadRequest(ObjectRef("b", f"n{number}")))
+        assert (await bench.get(f"n{number}"))[0] == BODY
+        await bench.settle()
+        spans.append(max(span.length for ref, span, _ in origin.reads if ref.key == f"n{number}"))
+    assert spans == [PAGE] * 31 + [len(BODY)]
