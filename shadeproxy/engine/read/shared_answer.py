@@ -31,9 +31,9 @@ _END_WITHIN_S = 0.1
 most bytes of the page are on their way already, and would be sent twice. Over slower links these are few.
 """
 
-_UNSHARED_READS = 32
-"""If an answer for several pages brought one page only, bytes on their way were lost. Then one read in so
-many requests several pages of a known object together.
+_UNSHARED_READS = 16
+"""If an answer for several pages was too slow for the second one, bytes on their way were lost. Then one read
+in so many requests several pages of a known object together.
 """
 
 
@@ -50,7 +50,7 @@ class SharedAnswers:
         return not self._unshared
 
     def note_alone(self) -> None:
-        """Note that an answer brought one page, although it had more."""
+        """Note that an answer was too slow for its second page."""
         self._unshared = _UNSHARED_READS
 
 
@@ -99,7 +99,7 @@ class SharedAnswer:
                 started_s = self._clock.monotonic_s()
                 self._read = await self._opened.__aenter__()
             except BaseException:
-                self._refuse_from(0)
+                self._refuse()
                 raise
             self._began_s = self._clock.monotonic_s()
             self._latency_s = self._began_s - started_s
@@ -114,8 +114,6 @@ class SharedAnswer:
                 self._flight, self._was_handed_on = following, True
                 turn.set_result(True)
                 return
-        if error is None and self._is_open and not self._was_handed_on:
-            self._answers.note_alone()
         await self._close(kind, error, trace)
 
     def _announce(self, wanted: ObjectMeta, span: Span) -> None:
@@ -135,7 +133,7 @@ class SharedAnswer:
         if known is None:
             self._announce(read.meta, read.span)
         elif (known.etag, known.size) != (read.meta.etag, read.meta.size) or read.span != self._span:
-            self._refuse_from(0)
+            self._refuse()
             return
         self._is_open = True
         if self._waiting:
@@ -180,27 +178,29 @@ class SharedAnswer:
         self._looking = asyncio.get_running_loop().call_later(later_s, self._look)
 
     def _look(self) -> None:
-        """Let those flights ask the origin themselves whose turns would come too late."""
+        """Let the flights that wait ask the origin themselves if the next turn would come too late."""
         self._looking = None
-        now, last = self._flight, (self._span.stop - 1) // self._page_size
+        if not self._waiting:
+            return
+        now, following = self._flight, self._waiting[0][0]
         came = now.number * self._page_size + now.start + now.filled
         elapsed_s = self._clock.monotonic_s() - self._began_s
         pace = (came - self._span.start) / elapsed_s if elapsed_s > 0 else inf
-        for place, (flight, _) in enumerate(self._waiting):
-            is_end = place == 0 and flight.number == last
-            # After one latency, a request of its own would bring a flight its first bytes.
-            within_s = max(self._latency_s, _END_WITHIN_S) if is_end else self._latency_s
-            if flight.number * self._page_size > came + pace * within_s:
-                self._refuse_from(place)
-                break
-        if self._waiting:
+        # After one latency, a request of its own would bring the next flight its first bytes.
+        is_last = following.number == (self._span.stop - 1) // self._page_size
+        within_s = max(self._latency_s, _END_WITHIN_S) if is_last else self._latency_s
+        if following.number * self._page_size > came + pace * within_s:
+            if not self._was_handed_on:
+                self._answers.note_alone()
+            self._refuse()
+        else:
             self._look_later()
 
-    def _refuse_from(self, place: int) -> None:
+    def _refuse(self) -> None:
         by_object, ref = self._answers.by_object, self._flight.ref
         if by_object.get(ref) is self:
             del by_object[ref]
-        refused, self._waiting = self._waiting[place:], self._waiting[:place]
+        refused, self._waiting = self._waiting, []
         for _, turn in refused:
             if not turn.done():
                 turn.set_result(False)
@@ -208,7 +208,7 @@ class SharedAnswer:
     async def _close(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._refuse_from(0)
+        self._refuse()
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None

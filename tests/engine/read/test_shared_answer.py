@@ -377,10 +377,10 @@ async def test_after_an_answer_that_was_too_slow_pages_are_requested_alone(make_
     assert origin.spans[0] == Span(0, len(BODY))
     assert Span(PAGE, 2 * PAGE) in origin.spans
     spans = []
-    for number in range(32):
+    for number in range(16):
         origin.put("b", f"n{number}", BODY)
         await bench.engine.stat(ReadRequest(ObjectRef("b", f"n{number}")))
         assert (await bench.get(f"n{number}"))[0] == BODY
         await bench.settle()
         spans.append(max(span.length for ref, span, _ in origin.reads if ref.key == f"n{number}"))
-    assert spans == [PAGE] * 31 + [len(BODY)]
+    assert spans == [PAGE] * 15 + [len(BODY)]
