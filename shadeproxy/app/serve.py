@@ -3,14 +3,18 @@ settings.
 """
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Mapping
+from threading import Timer
+from typing import NoReturn
 
 import structlog
 import uvloop
 
 from shadeproxy.app.address_space import no_memory
 from shadeproxy.app.bus_errors import explain_bus_errors
+from shadeproxy.app.draining import DRAIN_S
 from shadeproxy.app.fitting import require_fit
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.proxy import Proxy
@@ -20,6 +24,8 @@ from shadeproxy.config import Settings
 from shadeproxy.tiers.medium import Calls
 
 _log = structlog.get_logger(__name__)
+STOP_S = DRAIN_S + 25.0
+"""The most time that a stop takes. The examples in docker/ let the process be killed after 60 s."""
 
 
 def serve(
@@ -38,13 +44,20 @@ def serve(
     raise_descriptor_limit()
     explain_bus_errors()
     require_fit(settings)
+    limit = Timer(STOP_S, _end_now)
+    limit.daemon = True
     try:
-        uvloop.run(_run(settings, load or (lambda: settings), calls))
+        uvloop.run(_run(settings, load or (lambda: settings), calls, limit))
     except MemoryError as error:
         raise no_memory() from error
+    finally:
+        limit.cancel()
 
 
-async def _run(settings: Settings, load: Callable[[], Settings], calls: Mapping[str, Calls] | None) -> None:
+async def _run(
+    settings: Settings, load: Callable[[], Settings], calls: Mapping[str, Calls] | None, limit: Timer
+) -> None:
+    """Run a proxy until a signal stops it. ``limit``: started when the stop begins."""
     stop, again = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -56,10 +69,20 @@ async def _run(settings: Settings, load: Callable[[], Settings], calls: Mapping[
     collect_less()
     reloading = asyncio.create_task(_reload(proxy.reloader, again, load), name="reload")
     await stop.wait()
+    limit.start()
     reloading.cancel()
     _log.info("stopping", hint="requests under way are finished; a second signal does not hurry it")
     await proxy.stop()
     _log.info("stopped")
+
+
+def _end_now() -> NoReturn:
+    """End the process, because a stop waits for a disk that hangs. The next start finds the caches as after
+    kill -9.
+    """
+    hint = "see the kernel's log; a restart checks the cached pages, as after kill -9"
+    _log.error("a disk hangs, stopped without it", after_s=STOP_S, hint=hint)
+    os._exit(1)
 
 
 async def _reload(reloader: ConfigReloader, again: asyncio.Event, load: Callable[[], Settings]) -> None:
