@@ -24,8 +24,8 @@ from shadeproxy.config import Settings
 from shadeproxy.tiers.medium import Calls
 
 _log = structlog.get_logger(__name__)
-STOP_S = DRAIN_S + 25.0
-"""The most time that a stop takes. The examples in docker/ let the process be killed after 60 s."""
+STOP_S = 2 * DRAIN_S + 30.0
+"""The most time that a stop takes: the S3 listener and that for other proxies drain one after the other."""
 
 
 def serve(
