@@ -24,6 +24,8 @@ from shadeproxy.config import Settings
 from shadeproxy.tiers.medium import Calls
 
 _log = structlog.get_logger(__name__)
+SLOW_START_S = 10.0
+"""After this time the log says that a start takes long. Recovery of the tiers is no part of the start."""
 STOP_S = 2 * DRAIN_S + 30.0
 """The most time that a stop takes: the S3 listener and that for other proxies drain one after the other."""
 
@@ -43,21 +45,29 @@ def serve(
     configure_log(settings.telemetry)
     raise_descriptor_limit()
     explain_bus_errors()
-    require_fit(settings)
-    limit = Timer(STOP_S, _end_now)
-    limit.daemon = True
+    slow, limit = Timer(SLOW_START_S, _warn_of_start), Timer(STOP_S, _end_now)
+    slow.daemon = limit.daemon = True
+    slow.start()
     try:
-        uvloop.run(_run(settings, load or (lambda: settings), calls, limit))
+        require_fit(settings)
+        uvloop.run(_run(settings, load or (lambda: settings), calls, slow, limit))
     except MemoryError as error:
         raise no_memory() from error
     finally:
+        slow.cancel()
         limit.cancel()
 
 
 async def _run(
-    settings: Settings, load: Callable[[], Settings], calls: Mapping[str, Calls] | None, limit: Timer
+    settings: Settings,
+    load: Callable[[], Settings],
+    calls: Mapping[str, Calls] | None,
+    slow: Timer,
+    limit: Timer,
 ) -> None:
-    """Run a proxy until a signal stops it. ``limit``: started when the stop begins."""
+    """Run a proxy until a signal stops it. ``slow``: cancelled when the proxy has started. ``limit``: started
+    when the stop begins.
+    """
     stop, again = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -66,6 +76,7 @@ async def _run(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # The command has blocked it.
     proxy = Proxy(settings, calls=calls)
     await proxy.start()
+    slow.cancel()
     collect_less()
     reloading = asyncio.create_task(_reload(proxy.reloader, again, load), name="reload")
     await stop.wait()
@@ -74,6 +85,11 @@ async def _run(
     _log.info("stopping", hint="requests under way are finished; a second signal does not hurry it")
     await proxy.stop()
     _log.info("stopped")
+
+
+def _warn_of_start() -> None:
+    hint = "`shadeproxy check` with the same settings says whether a disk hangs"
+    _log.warning("the start takes long", after_s=SLOW_START_S, hint=hint)
 
 
 def _end_now() -> NoReturn:
