@@ -7,6 +7,7 @@ after the calls of all its threads have returned.
 
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -27,7 +28,11 @@ class Look(Generic[Seen]):
         self._seen: Seen
         self._error: Exception | None = None
         self._from, to = Pipe(duplex=False)
-        self._pid = os.fork()
+        with warnings.catch_warnings():
+            # Python 3.12 warns of threads, whose locks a child could find taken. The command has only those
+            # of numpy, and they take no lock that a look needs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._pid = os.fork()
         if not self._pid:
             _look(look, to)
         to.close()
