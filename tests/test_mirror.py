@@ -98,7 +98,6 @@ TABLE = {
     "app.listening": "api/control/test_server.py",
     "app.reloadable": "app/test_workers.py",
     "app.request_log": "e2e/test_workers_logs.py",
-    "app.serve": "e2e/test_serve.py",
     "app.tier_diagnosis": "app/test_diagnosis.py",
     "app.cluster_agreement": "app/test_owned_pages.py",
     "app.cluster_checkup": "app/test_owned_pages.py",

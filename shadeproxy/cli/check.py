@@ -29,7 +29,8 @@ from shadeproxy.app.origins import build_origin
 from shadeproxy.app.otel import INSTALL, is_installed
 from shadeproxy.app.tls import refuse_encrypted
 from shadeproxy.app.worker_fills import why_no_fills
-from shadeproxy.cli.directories import check_holders, check_tier, check_writable, find_holders
+from shadeproxy.cli.directories import DirectoryLooks, check_holders, find_holders, hanging
+from shadeproxy.cli.looks import Look
 from shadeproxy.cli.rows import CheckRow
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
@@ -61,10 +62,13 @@ _INTERPRETED = (
 )
 
 
-def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True) -> Iterator[CheckRow]:
-    """Yield the row of each check in turn. A failure does not end the checks. ``with_origin``: ask the origin
-    too.
+def run_checks(
+    settings: Settings, bucket: str = "", *, looks: DirectoryLooks | None = None, with_origin: bool = True
+) -> Iterator[CheckRow]:
+    """Yield the row of each check in turn. A failure does not end the checks. ``looks``: those at the
+    directories, if they have begun. ``with_origin``: ask the origin too.
     """
+    looks = looks or DirectoryLooks(settings)
     yield CheckRow("configuration", ok=True, detail="understood")
     yield CheckRow("python", ok=True, detail=_python())
     yield CheckRow("lane", ok=True, detail="compiled" if COMPILED else _INTERPRETED)
@@ -75,13 +79,11 @@ def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True
     if settings.telemetry.otel.enabled:
         yield _check_otel()
     yield _check_workers(settings)
-    yield _check_memory(settings)
+    yield _check_memory(settings, looks.hanging())
     yield _check_descriptors(settings)
     yield _check_histories(settings)
-    for tier in tier_settings(settings):
-        yield check_tier(settings, tier)
-    yield check_writable("state.path", settings.state.path)
-    holders = find_holders(settings)
+    yield from looks.rows()
+    holders = find_holders(settings, looks.seen())
     yield from check_holders(holders)
     ours = {place for holder in holders for place in holder.listens_at}
     for key, address in settings.listeners.items():
@@ -94,6 +96,14 @@ def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True
 
         yield from asyncio.run(_collect(check_cluster(settings)))
     if with_origin:
+        yield from _asked_origin(settings, bucket)
+
+
+def _asked_origin(settings: Settings, bucket: str) -> Iterator[CheckRow]:
+    path = Path(settings.origin.path)
+    if settings.origin.kind == "file" and Look(path.exists).hangs():
+        yield hanging("origin.path", path, name="origin")
+    else:
         yield from asyncio.run(_collect(_check_origin(settings, bucket)))
 
 
@@ -164,7 +174,9 @@ def _check_workers(settings: Settings) -> CheckRow:
     return CheckRow("s3.workers", ok=True, detail=detail, change=verdict.remedy)
 
 
-def _check_memory(settings: Settings) -> CheckRow:
+def _check_memory(settings: Settings, hanging: list[str]) -> CheckRow:
+    if hanging:
+        return CheckRow("memory", ok=True, detail=f"not checked, because {hanging[0]} does not answer")
     limit = memory_limit()
     verdict = judge_memory(settings, limit)
     if not verdict.possible:

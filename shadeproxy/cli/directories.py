@@ -1,21 +1,24 @@
 """Checks the directories of a configuration, and empties them. A check looks at the room of a directory, the
 rights on it, its origin, and the process that holds it.
 
-Law: a check creates and changes nothing. It holds a lock only for a moment; a proxy that starts in that
-moment waits for the lock.
+Laws: a check creates and changes nothing. It holds a lock only for a moment; a proxy that starts in that
+moment waits for the lock. Disks that hang hold up a command for LOOK_S, however many they are.
 """
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import typer
 
+from shadeproxy.app.bounded_looks import LOOK_S
 from shadeproxy.app.fitting import TierSetting, tier_settings
 from shadeproxy.app.origins import origin_name
+from shadeproxy.cli.looks import Look
 from shadeproxy.cli.rows import CheckRow
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import write_size
@@ -45,6 +48,58 @@ class Holder(NamedTuple):
     listens_at: tuple[str, ...]
 
 
+class Seen(NamedTuple):
+    """A directory as a look showed it. ``holder``: the process that has locked it, as ``holder_of`` names it;
+    "" if no process has. ``pids``: the ids of all processes that have the lock file open.
+    """
+
+    path: Path
+    holder: str = ""
+    pids: frozenset[int] = frozenset()
+
+
+class DirectoryLooks:
+    """Looks at all directories of a configuration at the same time."""
+
+    def __init__(self, settings: Settings) -> None:
+        checks: dict[str, Callable[[], CheckRow]] = {
+            f"{tier.key}.path": partial(check_tier, settings, tier) for tier in tier_settings(settings)
+        }
+        checks["state.path"] = partial(check_writable, "state.path", settings.state.path)
+        self._paths = directories_of(settings)
+        self._rows = {setting: Look(check) for setting, check in checks.items()}
+        self._holders = {setting: Look(partial(_see, path)) for setting, path in self._paths.items()}
+
+    def rows(self) -> Iterator[CheckRow]:
+        """Yield a row for each directory, those of the tiers first."""
+        for setting, row in self._rows.items():
+            yield hanging(setting, self._paths[setting]) if row.hangs() else row.result()
+
+    def hanging(self) -> list[str]:
+        """Return the settings whose directories do not answer."""
+        return [setting for setting, row in self._rows.items() if row.hangs()]
+
+    def seen(self) -> dict[str, Seen]:
+        """Return the directories that answer, each under the name of the setting for it."""
+        return {setting: look.result() for setting, look in self._holders.items() if not look.hangs()}
+
+
+def hanging(setting: str, path: Path, *, name: str = "") -> CheckRow:
+    """Return the row for a directory that does not answer. ``name``: that of the row, if not ``setting``."""
+    return CheckRow(
+        name or setting,
+        ok=False,
+        detail=f"{path} did not answer within {LOOK_S:g} s: its disk hangs",
+        change=f"see the kernel's log, repair or remount the disk, or set {setting}",
+    )
+
+
+def _see(path: Path) -> Seen:
+    lock = path / LOCK_NAME
+    holder = holder_of(lock)
+    return Seen(path, holder, frozenset(holders_of(lock)) if holder else frozenset())
+
+
 def directories_of(settings: Settings) -> dict[str, Path]:
     """Return the directories that a proxy with these settings locks, each under the name of the setting for
     it.
@@ -53,16 +108,14 @@ def directories_of(settings: Settings) -> dict[str, Path]:
     return tiers | {"state.path": settings.state.path}
 
 
-def find_holders(settings: Settings) -> list[Holder]:
+def find_holders(settings: Settings, directories: dict[str, Seen]) -> list[Holder]:
     """Return the processes that now hold directories of this configuration."""
     listeners = {name: address.port for name, address in settings.listeners.items()}
     found: dict[str, Holder] = {}
-    for setting, path in directories_of(settings).items():
-        described = holder_of(path / LOCK_NAME)
+    for setting, (path, described, pids) in directories.items():
         if not described:
             continue
         if described not in found:
-            pids = holders_of(path / LOCK_NAME)
             places = [
                 name for name, port in listeners.items() if port and any(_listens(pid, port) for pid in pids)
             ]

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from shadeproxy.cli.check import names_no_store, run_checks
 from shadeproxy.cli.control import ControlClient
-from shadeproxy.cli.directories import directories_of
+from shadeproxy.cli.directories import DirectoryLooks
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError, NoListener, UnknownName
-from shadeproxy.core.locks import LOCK_NAME, holder_of
 from shadeproxy.core.units import format_count
 
 if TYPE_CHECKING:
@@ -41,8 +40,9 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
         report["findings"] = [*report["findings"], *_waiting(client)]
         return report
     if not elsewhere:
-        findings += _held(settings)
-        findings += _checked(settings)
+        looks = DirectoryLooks(settings)
+        findings += _held(looks)
+        findings += _checked(settings, looks)
     return {"running": False, "healthy": False, "findings": findings, "facts": {}}
 
 
@@ -90,12 +90,12 @@ def _stopped(error: NoListener) -> tuple[str, str]:
     return f"no proxy answers at {error.url} ({error.reason})", remedy
 
 
-def _checked(settings: Settings) -> Iterator[dict[str, str]]:
+def _checked(settings: Settings, looks: DirectoryLooks) -> Iterator[dict[str, str]]:
     """Yield a finding for each thing that would prevent a proxy from starting. If no origin is configured,
     the origin is not checked.
     """
     unnamed = names_no_store(settings)
-    for row in run_checks(settings, with_origin=not unnamed):
+    for row in run_checks(settings, looks=looks, with_origin=not unnamed):
         if not row.ok:
             yield _finding(row.name, row.detail, row.change)
     if unnamed:
@@ -108,9 +108,8 @@ def _checked(settings: Settings) -> Iterator[dict[str, str]]:
         )
 
 
-def _held(settings: Settings) -> Iterator[dict[str, str]]:
-    for setting, path in directories_of(settings).items():
-        holder = holder_of(path / LOCK_NAME)
+def _held(looks: DirectoryLooks) -> Iterator[dict[str, str]]:
+    for setting, (path, holder, _) in looks.seen().items():
         if holder:
             yield _finding(
                 f"{setting} is held",

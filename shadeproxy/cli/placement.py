@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ from shadeproxy.cli.plan import profile_of
 from shadeproxy.cli.rows import printable, table_console
 from shadeproxy.core.errors import ConfigError, UnknownName
 from shadeproxy.core.units import format_count, format_size
-from shadeproxy.plan.devices import demands_of, devices_of, groups_of, groups_of_trace, load_devices
+from shadeproxy.plan.devices import Demand, demands_of, devices_of, groups_of, groups_of_trace, load_devices
 from shadeproxy.plan.place import Device, Groups, cascade, largest_first, lower_bound, place
 from shadeproxy.plan.profile import Profile
 from shadeproxy.simulate.trace_file import load_trace
@@ -78,7 +79,7 @@ def run_place(
     if trace is not None:
         groups = groups_of_trace(load_trace(trace), f"--trace {trace}")
     else:
-        demands = demands or demands_of(_profiles(client()))
+        demands = demands or _demands(client())
         if not demands:
             raise ConfigError(
                 "no job of the proxy has read a whole epoch yet: name data sets in the file of --devices, as"
@@ -92,12 +93,20 @@ def run_place(
         _print(report)
 
 
-def _profiles(proxy: ControlClient) -> list[tuple[str, Profile]]:
-    """Return the data set and the profile of each job that is in use. If no job is in use, return those of
-    all jobs.
+def _demands(proxy: ControlClient) -> list[Demand]:
+    """Return the demands of the jobs in use. If none of these has read a whole epoch, return those of all
+    jobs.
     """
-    jobs, found = proxy.get("/v1/jobs")["jobs"], []
-    for job in [job for job in jobs if job["in_use"]] or jobs:
+    jobs = proxy.get("/v1/jobs")["jobs"]
+    return demands_of(_profiles(proxy, [job for job in jobs if job["in_use"]])) or demands_of(
+        _profiles(proxy, jobs)
+    )
+
+
+def _profiles(proxy: ControlClient, jobs: list[dict[str, Any]]) -> list[tuple[str, Profile]]:
+    """Return the data set and the profile of each job."""
+    found = []
+    for job in jobs:
         name = str(job["job"])
         with suppress(UnknownName):  # The proxy has deleted the job meanwhile.
             found.append((str(job["dataset"] or name), profile_of(proxy, name)))

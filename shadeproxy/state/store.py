@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import diskcache
-from xxhash import xxh3_64_digest
+from xxhash import xxh3_64
 
 from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import ConfigError, StateError
@@ -46,6 +46,8 @@ _MARK = b"\x01"
 _HASH_BYTES = 8
 _START = len(_MARK) + _HASH_BYTES
 _PROBE = "probe/"
+_KEPT_BYTES = 256 << 20
+"""The most bytes of values to keep from ``open`` until ``start``, so that a start reads them only once."""
 
 
 class StateStore:
@@ -67,6 +69,7 @@ class StateStore:
         self._writer: ThreadPoolExecutor | None = None
         self._cache: Any = None
         self._rescued: dict[str, bytes] = {}
+        self._opened: dict[str, bytes] | None = None
         self._held = -1
         self._identity: tuple[int, int] | None = None
         self._was_database = False
@@ -94,7 +97,10 @@ class StateStore:
             raise
 
     def start(self) -> None:
-        """Begin to commit all changes every ``commit_every_s``, on the running event loop."""
+        """Begin to commit all changes every ``commit_every_s``, on the running event loop. Values that
+        ``load_all`` returns from now on are read from the database again.
+        """
+        self._opened = None
         self._periodic = asyncio.create_task(self._commit_periodically(), name="state-commit")
 
     async def stop(self) -> None:
@@ -268,13 +274,14 @@ class StateStore:
         """Read every row; then insert, replace and delete one row, as commits do. Some damage of the schema
         shows only in these steps.
         """
-        self._read("")
+        values = self._read("")
         with self._cache.transact():
             for value in (b"1", b"2"):
                 self._cache.set(_PROBE, _seal(_PROBE, value))
             _unseal(_PROBE, self._cache[_PROBE])
             self._cache.delete(_PROBE)
-        self._refused.clear()
+        if sum(map(len, values.values())) <= _KEPT_BYTES:
+            self._opened = values
 
     def _connect(self, directory: Path | None = None) -> Any:
         # Set the file's mode here, so that it does not depend on the umask. SQLite gives its journals the
@@ -300,8 +307,9 @@ class StateStore:
         )
 
     def _read(self, prefix: str) -> dict[str, bytes]:
-        if self._cache is None:
-            return {key: value for key, value in self._rescued.items() if key.startswith(prefix)}
+        known = self._rescued if self._cache is None else self._opened
+        if known is not None:
+            return {key: value for key, value in known.items() if key.startswith(prefix)}
         values: dict[str, bytes] = {}
         try:
             for key in self._cache.iterkeys():
@@ -331,6 +339,7 @@ class StateStore:
         )
 
     def _commit(self, batch: _Batch) -> None:
+        self._opened = None
         try:
             if self._cache is None:
                 self._open_late()
@@ -367,5 +376,7 @@ def _unseal(key: str, sealed: bytes) -> bytes:
     return value
 
 
-def _hash(key: str, value: bytes) -> bytes:
-    return xxh3_64_digest(key.encode() + b"\0" + value)
+def _hash(key: str, value: bytes | memoryview) -> bytes:
+    hashed = xxh3_64(key.encode() + b"\0")
+    hashed.update(value)
+    return hashed.digest()

@@ -151,7 +151,7 @@ async def test_what_does_not_fit_a_cache_of_another_size_is_said(process):
     with capture_logs() as logs:
         await asyncio.to_thread(second.file.restore)
     assert [(entry["event"], entry["what"]) for entry in logs] == [
-        ("some read histories left out", "8,192 ghosts of a cache of another size")
+        ("some read histories left out", "ghosts of a cache of another size")
     ]
     assert (second.placement.tick, second.known()) == (900.0, 0)
 

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from shadeproxy.cli import looks
 from shadeproxy.core.locks import lock
 from shadeproxy.tiers.version import VERSION_NAME, write_version
 
@@ -183,3 +185,40 @@ def test_a_port_that_somebody_else_took_still_fails_beside_a_held_directory(chec
 def test_a_check_does_not_keep_a_proxy_from_its_directory(check, ram):
     assert check.run(*HERE).exit_code == 0
     os.close(lock(ram / "lock"))
+
+
+def test_a_directory_whose_disk_hangs_is_named_in_time(check, ram, monkeypatch):
+    monkeypatch.setattr(looks, "LOOK_S", 0.5)
+    (ram / VERSION_NAME).unlink()
+    os.mkfifo(ram / VERSION_NAME)  # It has no writer, so whatever opens it waits for ever.
+    result = check.run(*HERE)
+    assert result.exit_code == 1
+    detail = f"cache.ram.path: {ram} did not answer within 5 s: its disk hangs"
+    change = "see the kernel's log, repair or remount the disk, or set cache.ram.path"
+    assert rows(result, "failed") == [(detail, change)]
+    assert "ok      memory: not checked, because cache.ram.path does not answer" in result.stdout
+    assert "ok      origin: " in result.stdout
+
+
+def test_a_lock_file_that_hangs_holds_up_no_other_look(check, ram, hold, tmp_path, monkeypatch):
+    monkeypatch.setattr(looks, "LOOK_S", 0.5)
+    state = tmp_path / "state"
+    state.mkdir()
+    pid, port = hold(state)
+    (ram / "lock").unlink()
+    os.mkfifo(ram / "lock")
+    result = check.run(*HERE, "--set", f"state.path={state}", "--set", f"s3.listen=127.0.0.1:{port}")
+    detail = f"process {pid} holds state.path, and listens at s3.listen: this configuration is in use"
+    assert f"running proxy: {detail}" in result.stdout
+
+
+def test_a_directory_of_buckets_whose_disk_hangs_is_named_in_time(check, monkeypatch, tmp_path):
+    monkeypatch.setattr(looks, "LOOK_S", 0.5)
+    exists = os.path.exists
+    monkeypatch.setattr(
+        Path, "exists", lambda path: time.sleep(60) if path.name == "buckets" else exists(path)
+    )
+    result = check.run("--set", "origin.kind=file", "--set", f"origin.path={tmp_path / 'buckets'}")
+    detail = f"origin: {tmp_path / 'buckets'} did not answer within 5 s: its disk hangs"
+    change = "see the kernel's log, repair or remount the disk, or set origin.path"
+    assert rows(result, "failed") == [(detail, change)]

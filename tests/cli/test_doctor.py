@@ -3,13 +3,17 @@ reported that cannot be checked.
 """
 
 import json
+import os
 
 import msgspec
 import pytest
 
+from shadeproxy.cli import looks
 from shadeproxy.cli.check import WRONG_KEYS
 from shadeproxy.cli.doctor import examine
 from shadeproxy.core.errors import NoListener, OriginAnswer
+from shadeproxy.core.locks import LOCK_NAME
+from shadeproxy.tiers.version import VERSION_NAME
 from tests.support.cli_origin import FakeOrigin
 from tests.support.profiles import epoch, profile, truth
 
@@ -116,3 +120,12 @@ def test_of_many_jobs_that_wait_those_that_wait_most_are_advised_and_the_others_
     assert findings[15]["cause"].startswith("job 'j54' waits 35%")
     assert findings[16]["cause"].startswith("these jobs wait for data too: j53 (35%), j52 (34%), ")
     assert findings[16]["cause"].endswith(" and 26 others")
+
+
+def test_a_directory_whose_disk_hangs_is_a_finding(doctor, monkeypatch, tmp_path):
+    monkeypatch.setattr(looks, "LOOK_S", 0.5)
+    (tmp_path / "ram").mkdir()
+    os.mkfifo(tmp_path / "ram" / LOCK_NAME)
+    os.mkfifo(tmp_path / "ram" / VERSION_NAME)
+    cause = f"{tmp_path / 'ram'} did not answer within 5 s: its disk hangs"
+    assert f"wrong   cache.ram.path: {cause}" in doctor()

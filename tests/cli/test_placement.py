@@ -95,6 +95,24 @@ def test_only_jobs_in_use_count_unless_none_is(shade, monkeypatch, devices, in_u
     assert dataset["reads_per_s"] == pytest.approx(1000 * (1 if in_use == (True, False) else 2))
 
 
+def test_a_job_in_use_that_read_nothing_hides_no_job_that_ended(shade, monkeypatch, devices):
+    """A program that only posts scores makes a job too, which is in use for an hour."""
+    jobs = [
+        {"job": name, "dataset": data_set, "in_use": data_set is None}
+        for name, data_set in (("scores", None), ("training", "images"))
+    ]
+
+    def get(_client, path):
+        epochs = [epoch(0, truth(), 0.2)] if "training" in path else []
+        told = json.loads(msgspec.json.encode(profile(*epochs)))
+        return told if path.endswith("/profile") else {"jobs": jobs}
+
+    devices.write_text(DEVICES)
+    monkeypatch.setattr("shadeproxy.cli.control.ControlClient.get", get)
+    (dataset,) = json.loads(shade("plan", "--place", "--devices", devices, "--json").stdout)["datasets"]
+    assert dataset["name"] == "images"
+
+
 def test_a_job_that_was_forgotten_meanwhile_is_left_out(shade, monkeypatch, devices):
     def get(_client, path):
         if path.endswith("/profile"):

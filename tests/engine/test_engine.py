@@ -183,6 +183,38 @@ async def test_what_is_cached_is_gone_before_a_write_starts(make_bench):
         assert len(bench.cache.residents) == 0
 
 
+async def test_the_pages_of_a_long_object_are_dropped_in_many_turns_before_a_write(make_bench, monkeypatch):
+    """An object of 100 GB has 25,000 pages. If one turn of the event loop dropped them all, no client would
+    get an answer for seconds.
+    """
+    bench = await make_bench(ram_bytes=1 << 20)
+    bench.origin.put("b", "k", b"old!" * (100 * PAGE // 4))
+    await bench.get("k")
+    await bench.settle()
+    assert len(bench.cache.residents) == 100
+    turn, turns, drop = 0, [], bench.cache.transfers.drop
+
+    async def count():
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def watched(slot, reason):
+        turns.append(turn)
+        drop(slot, reason)
+
+    monkeypatch.setattr(bench.cache.transfers, "drop", watched)
+    counting = asyncio.create_task(count())
+    async with bench.engine.writing([ObjectRef("b", "k")]):
+        assert len(bench.cache.residents) == 0
+        bench.origin.put("b", "k", b"new")
+    counting.cancel()
+    assert len(turns) == 100
+    assert max(turns.count(one) for one in set(turns)) <= 33
+    assert await bench.get("k") == (b"new", Source.ORIGIN)
+
+
 async def test_a_check_that_began_before_a_write_says_nothing_after_it(make_bench):
     bench = await make_bench()
     bench.origin.put("b", "k", b"old")

@@ -11,6 +11,7 @@ import diskcache
 import pytest
 
 from shadeproxy.core.errors import ConfigError, StateError
+from shadeproxy.state import store as state_store
 from shadeproxy.state.store import StateStore
 from tests.support.clock import ManualClock
 
@@ -53,6 +54,39 @@ async def test_values_survive_a_restart(open_store):
     assert await load(again, "orders") == {"job": b"x" * 3_000_000}
     assert await load(again, "score") == {}
     assert not [path for path in again.path.rglob("*") if path.suffix == ".val"]
+
+
+async def test_a_start_reads_each_row_once(open_store, monkeypatch):
+    store = await open_store()
+    for kind in ("datasets", "orders"):
+        store.put(kind, "a", b"1")
+    await store.flush()
+    await close(store)
+    read, unseal = [], state_store._unseal
+    monkeypatch.setattr(
+        state_store, "_unseal", lambda key, sealed: (read.append(key), unseal(key, sealed))[1]
+    )
+    again = await open_store()
+    assert await load(again, "datasets") == await load(again, "orders") == {"a": b"1"}
+    assert [key for key in read if not key.startswith("probe/")] == ["datasets/a", "orders/a"]
+
+
+async def test_values_that_were_read_at_the_opening_never_replace_later_ones(open_store, monkeypatch):
+    store = await open_store()
+    for name in ("changed", "deleted"):
+        store.put("scores", name, b"old")
+    await store.flush()
+    await close(store)
+    again = await open_store()
+    again.put("scores", "changed", b"new")
+    again.delete("scores", "deleted")
+    assert await load(again) == {"changed": b"new"}
+    await again.flush()
+    assert await load(again) == {"changed": b"new"}
+    await close(again)
+    monkeypatch.setattr(state_store, "_KEPT_BYTES", 2)
+    last = await open_store()
+    assert await load(last) == {"changed": b"new"}
 
 
 async def test_what_is_not_committed_is_seen_but_not_durable(open_store):

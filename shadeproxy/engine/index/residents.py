@@ -119,9 +119,9 @@ class Residents:
         slot = self._index.find(object_hash, 0)
         return None if slot is None or self.tiers[slot] < 0 else slot
 
-    def pages_of(self, object_hash: int) -> list[int]:
-        """Return the slots of all pages of an object, readable or being written, of any version."""
-        numbers = [0, *self.other_pages.get(object_hash, ())]
+    def pages_of(self, object_hash: int, most: int | None = None) -> list[int]:
+        """Return the slots of an object's pages of any version; or only of page 0 and ``most`` others."""
+        numbers = [0, *islice(self.other_pages.get(object_hash, ()), most)]
         slots = (self._index.find(object_hash, number) for number in numbers)
         return [slot for slot in slots if slot is not None]
 

@@ -93,4 +93,4 @@ def restore(
         raise
     histories.learner.restore(learnt, groups.of_names(head.groups).astype(np.intp), head.tick)
     histories.restored = True
-    return head.tick, "" if fits else f"{head.places:,} ghosts of a cache of another size"
+    return head.tick, "" if fits else "ghosts of a cache of another size"

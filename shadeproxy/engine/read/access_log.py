@@ -25,7 +25,11 @@ from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.order.upcoming import ReadObserver
 from shadeproxy.telemetry.stats import Stats
 
-_MOST_WAITING_BYTES = 4096 * USE.itemsize
+_MOST_WAITING = 4096
+# After a flush by the timer took longer than this, the next one passes on half as many reads, and leaves the
+# rest to the next turn of the event loop. Each job with an order makes a read more expensive.
+_LONG_FLUSH_S = 0.004
+_FEWEST_AT_ONCE = 512
 # A flush costs some 100 us, and ten times as much with cold processor caches. So while fewer reads than this
 # wait, a decision is made without a flush.
 _WORTH_FLUSHING = 256
@@ -71,8 +75,8 @@ class AccessLog:
     """
 
     __slots__ = (
-        "_count", "_delay_s", "_kept", "_note_uses", "_tick", "kinds", "most_waiting_bytes", "residents",
-        "rows", "timer", "unread",
+        "_at_once", "_count", "_delay_s", "_kept", "_note_uses", "_tick", "kinds", "most_waiting_bytes",
+        "residents", "rows", "timer", "unread",
     )  # fmt: skip
 
     def __init__(self, cache: PageCache, *, count: CountUses) -> None:
@@ -81,7 +85,9 @@ class AccessLog:
         self._tick = cache.tick
         self._count = count
         self.unread = cache.residents.unread
-        self.most_waiting_bytes = _MOST_WAITING_BYTES
+        self.most_waiting_bytes = _MOST_WAITING * USE.itemsize
+        self._at_once = 2 * _FEWEST_AT_ONCE
+        """The most reads that one flush by the timer passes on."""
         self.rows = bytearray()
         self.timer: asyncio.Handle | None = None
         self._delay_s = 0.0
@@ -164,7 +170,8 @@ class AccessLog:
                 return
             self.timer.cancel()
         loop, self._delay_s = asyncio.get_running_loop(), delay_s
-        self.timer = loop.call_later(delay_s, self.flush) if delay_s else loop.call_soon(self.flush)
+        flush = self._flush_some
+        self.timer = loop.call_later(delay_s, flush) if delay_s else loop.call_soon(flush)
 
     def flush_many(self) -> None:
         """Call ``flush`` if enough reads wait to be worth it."""
@@ -172,12 +179,31 @@ class AccessLog:
         if waiting and waiting >= min(_WORTH_FLUSHING, len(self.residents) // _SMALL):
             self.flush()
 
+    def _flush_some(self) -> None:
+        """Call ``flush`` for the oldest reads, as many as it can pass on in a short time, and soon again for
+        the others.
+        """
+        loop = asyncio.get_running_loop()
+        began_s, waiting = loop.time(), self._waiting
+        # Never leave more than ``_MOST_WAITING``, so that they do not grow from turn to turn.
+        count = min(waiting, max(self._at_once, waiting - _MOST_WAITING))
+        self._flush_oldest(count)
+        if loop.time() - began_s > _LONG_FLUSH_S:
+            self._at_once = max(count // 2, _FEWEST_AT_ONCE)
+        elif count >= self._at_once:
+            self._at_once = min(2 * count, _MOST_WAITING)
+        if self.rows:
+            self._delay_s, self.timer = 0.0, loop.call_soon(self._flush_some)
+
     def flush(self) -> None:
         """Pass every recorded read on to recency, read histories and statistics."""
+        self._flush_oldest(len(self.rows))
+
+    def _flush_oldest(self, count: int) -> None:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        self.flush_to_statistics()
+        self._pass_oldest(count)
         kept, self._kept = self._kept, []
         if kept:
             slots, generations, explained = (np.concatenate(column) for column in zip(*kept, strict=True))
@@ -188,11 +214,15 @@ class AccessLog:
         """Pass every recorded read on to the statistics. No page moves because of this call, so it may be
         made at any time.
         """
+        self._pass_oldest(len(self.rows))
+
+    def _pass_oldest(self, count: int) -> None:
+        """Do the same for the ``count`` oldest reads."""
         if not self.rows:
             return
-        rows, self.rows = self.rows, bytearray()
-        uses, kinds = np.frombuffer(rows, USE), list(self.kinds)
-        if len(kinds) > _MOST_KINDS:
+        rows, self.rows = self.rows, self.rows[count * USE.itemsize :]
+        uses, kinds = np.frombuffer(rows, USE)[:count], list(self.kinds)
+        if len(kinds) > _MOST_KINDS and not self.rows:
             # Clear the old dict too. Otherwise page handles that are never used again would keep its kinds
             # alive.
             self.kinds.clear()

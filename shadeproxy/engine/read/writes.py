@@ -54,10 +54,13 @@ class Writes:
         slot: WriteSlot | None = None  # None until the block runs, which sends the write.
         if ownership is not None:
             touched, here = await self._divide(ownership, touched)
-        self._versions.begin_write(touched)
         erasing = self._cache.erasing
+        released = list(self._cache.transfers.released)
+        if self._cache.residents.other_pages:
+            for ref in touched:
+                await self._cache.drop_most(ref, "invalidated")
+        self._versions.begin_write(touched)
         try:
-            released = list(self._cache.transfers.released)
             self._invalidate(touched)
             # Wait for the erasures before the origin changes. Otherwise a crash could bring back the
             # overwritten version. Do not wait for a disk that had no page of these objects: it may be slow.

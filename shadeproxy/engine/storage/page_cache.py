@@ -46,6 +46,7 @@ from shadeproxy.tiers.base import Location
 
 _PROMOTIONS = 8  # Most promotions after one batch of reads.
 _RENEWED_AFTER_S = 1.0
+_DROPPED_AT_ONCE = 32  # Takes 2 ms.
 
 
 class PageCache:
@@ -272,6 +273,16 @@ class PageCache:
         self.recovery.disown(hashed)
         for slot in self.residents.pages_of(hashed):
             self.drop(slot, reason)
+
+    async def drop_most(self, ref: ObjectRef, reason: str) -> None:
+        """Remove the pages of an object except the last few, some in each turn of the event loop, because an
+        object may have tens of thousands. ``drop_object`` then has little left to do.
+        """
+        hashed = object_hash(ref)
+        for _ in range(len(self.residents.other_pages.get(hashed, ())) // _DROPPED_AT_ONCE):
+            for slot in self.residents.pages_of(hashed, _DROPPED_AT_ONCE):
+                self.drop(slot, reason)
+            await asyncio.sleep(0)
 
     def confirm(self, ref: ObjectRef, validated_s: float) -> None:
         """Note that, at ``validated_s``, the origin named the resident version as current."""

@@ -266,13 +266,13 @@ async def test_reads_are_never_noted_while_bytes_are_lent(proxy, monkeypatch):
     access_log = proxy.engine.access_log
     access_log.flush()
     noted = []
-    flush = type(access_log).flush
+    flush = type(access_log)._flush_oldest
 
-    def watched(self):
+    def watched(self, count):
         noted.append(len(self.rows) // USE.itemsize)
-        flush(self)
+        flush(self, count)
 
-    monkeypatch.setattr(type(access_log), "flush", watched)
+    monkeypatch.setattr(type(access_log), "_flush_oldest", watched)
     monkeypatch.setattr(access_log, "most_waiting_bytes", 4 * USE.itemsize)
     handle = proxy.engine.find_handle(ObjectRef("b", "k"), 0, proxy.clock.now_s())
     for _ in range(9):

@@ -84,7 +84,7 @@ def test_recovered_pages_get_the_history_that_was_kept_and_none_by_their_uses(fi
 
 def test_a_cache_of_another_size_keeps_the_residents_and_what_was_learnt(first):
     second = Process(2 * CAPACITY)
-    assert second.restore(first.blocks(3000.0)) == (3000.0, "8,192 ghosts of a cache of another size")
+    assert second.restore(first.blocks(3000.0)) == (3000.0, "ghosts of a cache of another size")
     assert second.learnt(4, 3050.0) == 0
     assert second.learnt(5, 3050.0) > 1e-4
 

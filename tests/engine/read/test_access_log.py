@@ -2,6 +2,9 @@
 page has left the cache meanwhile.
 """
 
+import asyncio
+import time
+
 import pytest
 
 from shadeproxy.core.types import JobContext, ObjectRef, Span
@@ -92,3 +95,43 @@ async def test_a_use_is_told_once(bench):
     bench.engine.access_log.flush()
     bench.engine.access_log.flush()
     assert bench.cache.residents.uses[held.slot] == before + 1
+
+
+@pytest.mark.parametrize(("read_s", "expected"), [(10e-6, [1024, *[512] * 5]), (0, [1024, 2048, 512])])
+async def test_the_timer_passes_on_only_as_many_reads_at_once_as_take_a_short_time(
+    bench, monkeypatch, read_s, expected
+):
+    """Otherwise a burst of hits would hold the event loop up: each read costs the more, the more jobs have an
+    order.
+    """
+    log, held, batches = bench.engine.access_log, handle(bench), []
+    before = bench.cache.residents.uses[held.slot]
+
+    def count(uses, _kinds, _tick):
+        batches.append(len(uses))
+        until_s = time.perf_counter() + len(uses) * read_s
+        while time.perf_counter() < until_s:
+            pass
+        return uses["reads"] > 1
+
+    monkeypatch.setattr(log, "_count", count)
+    monkeypatch.setattr(access_log_module, "_LONG_FLUSH_S", 0.004 if read_s else 60)
+    for _ in range(sum(expected)):
+        take(bench, held)
+    turns = 0
+    while log.rows:
+        await asyncio.sleep(0)
+        turns += 1
+    assert batches == expected
+    assert turns >= len(expected)
+    assert bench.cache.residents.uses[held.slot] == before + sum(expected)
+
+
+async def test_reads_that_wait_for_the_next_turn_keep_their_kinds(bench, monkeypatch):
+    monkeypatch.setattr(access_log_module, "_MOST_KINDS", 3)
+    held = handle(bench)
+    for number in range(2000):
+        take(bench, held, JobContext(f"j{number // 400}"))
+    while bench.engine.access_log.rows:
+        await asyncio.sleep(0.001)
+    assert [read_by(bench, f"j{number}") for number in range(5)] == [(400, 80_000)] * 5
