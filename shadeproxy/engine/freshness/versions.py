@@ -77,9 +77,7 @@ class Versions:
     # ------------------------------------------------------------------ questions
 
     async def known(self, ref: ObjectRef) -> KnownMetadata | None:
-        """Return an object's metadata, or None. If it is not in memory, read it from the record of the
-        object's first page.
-        """
+        """Return an object's metadata, or None. If they are not in memory, read them from a record."""
         known = self._metadata.get(ref)
         if known is None and (recalled := await self._cache.recall(ref)) is not None:
             # The origin may have given a newer answer while the record was read.
@@ -125,7 +123,8 @@ class Versions:
             return None
         known = self._metadata.get(ref)
         if known is None:
-            if self._cache.residents.first_page(object_hash(ref)) is None:
+            table, hashed = self._cache.residents, object_hash(ref)
+            if table.occupant(hashed, 0) is None and hashed not in table.other_pages:
                 return UNKNOWN
             recalled = self._cache.recall_now(ref)
             if recalled is None:
@@ -364,7 +363,7 @@ class Versions:
         if self.being_written(ref) or touched_s >= asked_s:
             return Listed.UNKNOWN
         if found is None:
-            # Other pages may be cached than the first one, which has the metadata.
+            # The record that has the metadata may be on a disk.
             others = not self._cache.recovery.coming and self._cache.holds_other_version(ref, entry.etag)
             return Listed.OTHER if others else Listed.UNKNOWN
         meta, checked_s = found

@@ -136,18 +136,109 @@ async def test_parts_move_to_the_disk_and_come_back(make_parts):
     assert parts.asked == len(starts) * 150_000
 
 
-async def test_parts_are_cached_after_a_restart(make_parts, make_bench):
+@pytest.fixture
+def restart(make_bench):
+    async def restart(parts, later_s=0.0, **options):
+        """Let the next process read the object, ``later_s`` seconds after the first one."""
+        clock, origin = parts.bench.clock, parts.bench.origin
+        await parts.bench.engine.aclose()
+        await asyncio.to_thread(parts.bench.cache.close)
+        clock.advance(later_s)
+        options = {"rules": IMMUTABLE, "page_size": PAGE, "ram_bytes": 32 << 20} | options
+        parts.bench = await make_bench(origin=origin, clock=clock, segment_bytes=4 << 20, **options)
+
+    return restart
+
+
+@pytest.mark.parametrize("first_page", [True, False])
+async def test_parts_are_cached_after_a_restart(make_parts, restart, first_page):
     parts = await make_parts()
-    await parts.read(0, PAGE)  # The first page, whose record tells that the object is fresh.
+    if first_page:
+        await parts.read(0, PAGE)
     for start in (PAGE, 3 * PAGE + 7):
         await parts.read(start, start + 5000)
-    origin = parts.bench.origin
-    await parts.bench.engine.aclose()
-    await asyncio.to_thread(parts.bench.cache.close)
-    options = {"rules": IMMUTABLE, "page_size": PAGE, "segment_bytes": 4 << 20, "ram_bytes": 32 << 20}
-    parts.bench = await make_bench(origin=origin, **options)
+    before = parts.asked
+    await restart(parts)
     for start in (PAGE, 3 * PAGE + 7):
         assert await parts.read(start, start + 5000) is Source.RAM
+    assert parts.asked == before
+
+
+async def test_parts_on_a_disk_are_cached_after_a_restart(make_parts, restart):
+    sizes = {"ram_bytes": 1 << 20, "disk_bytes": 32 << 20, "policy": "lru"}
+    parts = await make_parts(**sizes)
+    starts = range(PAGE, 8 * PAGE, PAGE // 2)
+    for start in starts:
+        await parts.read(start, start + 150_000)
+    before = parts.asked
+    await restart(parts, **sizes)
+    parts.bench.cache.media[1].tier.is_hot = lambda _location: False  # Each header is read by a thread.
+    sources = [await parts.read(start, start + 150_000) for start in starts]
+    assert Source.ORIGIN not in sources
+    assert parts.asked == before
+
+
+@pytest.mark.parametrize(
+    ("rule", "later_s", "heads"),
+    [
+        (Rule(freshness=Freshness.IMMUTABLE), 1e6, 0),
+        (Rule(ttl_s=60.0), 59.0, 0),
+        (Rule(ttl_s=60.0), 61.0, 1),
+        (Rule(freshness=Freshness.REVALIDATE), 1.0, 1),
+    ],
+)
+async def test_parts_are_as_fresh_after_a_restart_as_their_rule_asks(
+    make_parts, restart, rule, later_s, heads
+):
+    """The object changes without the proxy, while the proxy is down. Under ``revalidate`` the next read sees
+    the change; after the TTL, the read after it.
+    """
+    seen = rule.freshness is Freshness.REVALIDATE
+    parts = await make_parts(rules=(rule,))
+    await parts.read(PAGE, PAGE + 5000)
+    new, asked = content(2), parts.bench.origin.heads
+    parts.bench.origin.put("b", "k", new)
+    await restart(parts, later_s, rules=(rule,))
+    if seen:
+        parts.body = new
+    assert await parts.read(PAGE, PAGE + 5000) is (Source.ORIGIN if seen else Source.RAM)
+    for _ in range(100):
+        await asyncio.sleep(0.001)
+    assert parts.bench.origin.heads - asked == heads
+    if heads:
+        parts.body = new
+    await parts.read(PAGE, PAGE + 5000)
+
+
+async def test_a_check_of_an_object_of_parts_is_known_after_a_restart(make_parts, restart):
+    rules = (Rule(ttl_s=60.0),)
+    parts = await make_parts(rules=rules)
+    for page in (1, 2, 3):
+        await parts.read(page * PAGE, page * PAGE + 5000)
+    parts.bench.clock.advance(100.0)
+    await parts.bench.engine._versions.check(REF, "shared")
+    asked = parts.bench.origin.heads
+    await restart(parts, 50.0, rules=rules)
+    for page in (1, 2, 3):
+        assert await parts.read(page * PAGE, page * PAGE + 5000) is Source.RAM
+    assert parts.bench.origin.heads == asked
+
+
+async def test_metadata_in_parts_that_are_recovered_late_are_checked_before_they_answer(make_parts, restart):
+    """Header fields were changed in place, which keeps the ETag, and the origin was asked before the part was
+    recovered.
+    """
+    parts = await make_parts()
+    await parts.read(PAGE, PAGE + 5000)
+    await restart(parts, recover=False)
+    origin, engine = parts.bench.origin, parts.bench.engine
+    origin.put("b", "k", parts.body, (("Last-Modified", "Fri, 15 Jan 2027 08:00:00 GMT"),))
+    meta, _ = await engine.stat(ReadRequest(REF))
+    await asyncio.to_thread(parts.bench.cache.recovery.run)
+    engine._versions.forget(REF)
+    again, _ = await engine.stat(ReadRequest(REF))
+    assert again == meta
+    await parts.read(PAGE, PAGE + 5000)
 
 
 @pytest.mark.parametrize("how", ["write", "purge", "changed"])
