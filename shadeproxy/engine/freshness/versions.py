@@ -346,9 +346,9 @@ class Versions:
             self._outdated(ref)
         if meta is not None:
             checked_s = validated_s(self.ownership, ref, began, self._clock.now_s())
-            self._metadata.learn(ref, meta, checked_s, complete=True)
+            known = self._metadata.learn(ref, meta, checked_s, complete=True)
             if checked_s:
-                self._cache.confirm(ref, checked_s)
+                self._cache.confirm(ref, known)
 
     def _confirm(self, ref: ObjectRef, entry: ListEntry, asked: ListingAsked) -> Listed:
         """Compare the cached version with ``entry`` of a listing, and return the result. If both are the
@@ -377,7 +377,7 @@ class Versions:
         if checked_s < asked_s:
             if known is not None:
                 self._metadata.learn(ref, meta, asked_s)
-            self._cache.confirm(ref, asked_s)
+            self._cache.confirm(ref, KnownMetadata(meta, asked_s))
         age = self._rules.of(ref).age(checked_s, self._clock.now_s())
         return Listed.FRESH if age is Age.FRESH else Listed.CURRENT
 

@@ -284,6 +284,16 @@ class PageCache:
         """Remove a page from its tier. Readers that hold a view of it keep their bytes."""
         self.transfers.drop(slot, reason)
 
+    def drop_parts(self, ref: ObjectRef, number: int, page_size: int) -> None:
+        """Remove the stored parts of a resident page, because the page answers in their place."""
+        hashed, first = object_hash(ref), STORED_PARTS + number * page_size
+        others = self.residents.other_pages.get(hashed)
+        parts = None if others is None else others.parts
+        for part in [one for one in parts or () if first <= one < first + page_size]:
+            slot = self.residents.occupant(hashed, part)
+            assert slot is not None, "listed parts have slots"
+            self.drop(slot, "replaced")
+
     def drop_object(self, ref: ObjectRef, reason: str) -> None:
         """Remove all pages of an object, of every version, including pages that are being written."""
         hashed = object_hash(ref)
@@ -291,17 +301,19 @@ class PageCache:
         for slot in self.residents.pages_of(hashed):
             self.drop(slot, reason)
 
-    def confirm(self, ref: ObjectRef, validated_s: float) -> None:
-        """Note that, at ``validated_s``, the origin named the resident version as current."""
+    def confirm(self, ref: ObjectRef, known: KnownMetadata) -> None:
+        """Note that, at ``known.validated_s``, the origin named the resident version as current."""
         slot = self.any_record(ref)
-        if slot is not None:
-            self.residents.validated_s[slot] = validated_s
+        if slot is not None and not self.residents.number[slot]:
+            self.residents.validated_s[slot] = known.validated_s
+        elif slot is not None:
+            self.renew(slot, known)
 
     def renew(self, slot: int, known: KnownMetadata) -> None:
         """Note with a resident record that ``known``, which was checked later, describes the record's object.
 
-        Only workers need this. They judge a record without its object's first page by its own time of
-        validation, and its own header fields.
+        Workers judge a record without its object's first page by its own time of validation, and its own
+        header fields; so does the next process.
         """
         if known.validated_s - self.residents.validated_s[slot] < _RENEWED_AFTER_S:
             return

@@ -49,6 +49,16 @@ class Parts:
         """Let the object's metadata be known, as a client's HeadObject does."""
         await self.bench.engine.stat(ReadRequest(REF))
 
+    async def prefetch(self, number, job=""):
+        """Prefetch a page for a job, by default on a guess. A guess lets the page's stored parts stay."""
+        port, ended = self.bench.engine.prefetch_port, []
+        (need,) = port.pages(REF, range(number, number + 1), self.bench.engine.usable_now(ReadRequest(REF)))
+        port.begin(need, ended.append, job)
+        while not ended:
+            await asyncio.sleep(0.001)
+        assert ended[0].stored
+        return need
+
     @property
     def asked(self):
         return sum(span.length for _, span, _ in self.bench.origin.reads if span is not None)
@@ -123,6 +133,50 @@ async def test_the_page_answers_once_it_is_resident(make_parts):
     await parts.read(0, PAGE)
     assert await parts.read(5000, 6000) is Source.RAM
     assert await parts.read(1000, 2000) is Source.RAM
+
+
+def numbers(parts):
+    """Return the numbers of the resident pages, and the first bytes of the stored parts."""
+    table = parts.bench.cache.residents
+    found = sorted(table.number[table.ready()].tolist())
+    starts = [part_start(number) for number in found]
+    return [one for one in found if part_start(one) is None], [one for one in starts if one is not None]
+
+
+async def test_a_page_replaces_its_stored_parts(make_parts):
+    """Those of other pages stay, and so do the bytes of a reader that has some of them."""
+    parts = await make_parts()
+    starts = [9, PAGE - 5000, PAGE, PAGE + 300_000, 2 * PAGE - 3000, 2 * PAGE]
+    for start in starts:
+        await parts.read(start, start + 3000)
+    assert numbers(parts) == ([], starts)
+    request = ReadRequest(REF, range=RangeSpec(PAGE, PAGE + 2999))
+    async with parts.bench.engine.open(request) as reading:
+        await parts.read(PAGE, 2 * PAGE)
+        body = b"".join([bytes(piece) async for piece in reading.body(Span(PAGE, PAGE + 3000))])
+    assert body == parts.body[PAGE : PAGE + 3000]
+    assert numbers(parts) == ([1], [9, PAGE - 5000, 2 * PAGE])
+    assert parts.bench.counted_stats().tiers["ram"].evictions == {"replaced": 3}
+    for start in starts:
+        assert await parts.read(start, start + 3000) is Source.RAM
+
+
+async def test_a_page_that_gets_no_place_replaces_no_part(make_parts):
+    parts = await make_parts(ram_bytes=PAGE // 2)
+    await parts.read(5000, 9000)
+    await parts.read(0, PAGE)
+    assert numbers(parts) == ([], [5000])
+
+
+@pytest.mark.parametrize(("job", "kept"), [("", False), ("", True), ("train", False)])
+async def test_a_prefetched_page_replaces_its_parts_unless_it_is_a_guess(make_parts, job, kept):
+    """``kept``: a call asked for the page."""
+    parts = await make_parts()
+    await parts.read(5000, 9000)
+    need = await parts.prefetch(0, job)
+    if kept:
+        parts.bench.engine.prefetch_port.keep(need)
+    assert numbers(parts) == ([0], [] if job or kept else [5000])
 
 
 async def test_parts_move_to_the_disk_and_come_back(make_parts):
@@ -393,7 +447,7 @@ async def test_the_handle_of_a_page_replaces_that_of_its_part(make_parts):
     for first in (PAGE, PAGE + 5000):
         await parts.read(first, first + LONG)
         assert held(parts, first).end == first + LONG
-    await parts.read(PAGE, 2 * PAGE)
+    await parts.prefetch(1)
     for first in (PAGE, PAGE + 5000):
         assert (held(parts, first).first, held(parts, first).end) == (PAGE, 2 * PAGE)
     page = parts.bench.cache.find(Page(REF, held(parts, PAGE).meta.etag, 1))
@@ -443,7 +497,7 @@ async def test_slices_do_not_go_on_in_a_page_that_begins_before(make_parts):
     parts = await make_parts()
     await parts.read(5000, 5000 + LONG)
     first, now_s = held(parts, 5000), parts.bench.clock.now_s()
-    await parts.read(0, PAGE)
+    await parts.prefetch(0)
     for one in (first, held(parts, 5000 + LONG)):
         one.sendable = SendableBlocks(None, one.start, one.start)
     assert parts.bench.engine.take_slices(first, None, now_s, Span(5000, 5000 + LONG)) is not None
