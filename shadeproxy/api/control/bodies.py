@@ -172,9 +172,7 @@ class PurgeRequest(PlaceRequest, forbid_unknown_fields=True):
 
 
 class PurgeAnswer(msgspec.Struct):
-    """The numbers of objects, pages and bytes that were dropped; in a dry run, that would be dropped. Parts
-    of pages that are cached alone count as pages.
-    """
+    """The numbers of objects, pages (and parts) and bytes that were dropped, or would be by a dry run."""
 
     objects: int
     pages: int
