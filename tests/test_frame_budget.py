@@ -37,7 +37,7 @@ GOLDEN = {
     "first hit": Golden(69, 24),
     # The mean of 32 misses in one turn of the event loop. Each is fetched, sent and stored. The first byte of
     # one miss is timed, in two calls (ADR 48).
-    "miss": Golden(3_036 / MISSES, 57),
+    "miss": Golden(3_004 / MISSES, 57),
     # An upload whose head and body arrive together. The connection to the origin is idle.
     "PUT of 10 KB": Golden(350, 66),
     # A binary body with scores of all 256 samples. Two of the calls make the change (ADR 0040); one computes

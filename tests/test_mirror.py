@@ -22,6 +22,7 @@ TABLE = {
     "engine.read.worker_access_log": "engine/test_worker_reads.py",
     "engine.read.body_files": "api/s3/test_worker_bodies.py",
     "engine.read.needed": "api/s3/test_lane_read.py",
+    "engine.freshness.probe": "engine/test_grants.py",
     "origin.field_places": "origin/test_http1.py",
     "cli.predictions": "cli/test_plan.py",
     "telemetry.otel": "telemetry/test_otel_sdk.py",

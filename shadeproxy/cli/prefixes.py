@@ -89,7 +89,8 @@ def purge_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bo
         typer.echo(json.dumps(answer, indent=2))
         return
     # Older proxies do not send all of these fields.
-    counts = [format_count(answer[f"{name}s"], name) for name in ("object", "page") if f"{name}s" in answer]
+    counts = [format_count(answer["objects"], "object")] if "objects" in answer else []
+    counts += [_pages(answer["pages"])] if "pages" in answer else []
     counts += [format_size(answer["bytes"])] if "bytes" in answer else []
     typer.echo(f"{'would purge' if dry_run else 'purged'} {uri}: {', '.join(counts)}")
 
@@ -137,14 +138,14 @@ def pin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool
     left_out = answer["pages"] - answer["held"]
     if left_out and not dry_run:
         typer.echo(
-            f"warning: {left_out:,} of these pages are not held: pinned pages take 90 % of a tier at most;"
+            f"warning: {left_out:,} of these are not held: pinned pages take 90 % of a tier at most;"
             " raise its capacity, or unpin something",
             err=True,
         )
 
 
 def unpin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
-    """Remove a pin, and print how many pages of its prefix are cached."""
+    """Remove a pin, and print how much of its prefix is cached."""
     body = body_of(uri, namespace, dry_run=dry_run)
     answer = client.post("/v1/unpin", body, timeout_s=LONG_TIMEOUT_S)
     if as_json:
@@ -152,7 +153,7 @@ def unpin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bo
         return
     typer.echo(f"{'would unpin' if dry_run else 'unpinned'} {uri}: {_cached(answer)}")
     if answer["held"] and not dry_run:
-        typer.echo(f"note: another pin still holds {answer['held']:,} of these pages", err=True)
+        typer.echo(f"note: another pin still holds {answer['held']:,} of these", err=True)
 
 
 def _list_pins(answer: Answer, *, as_json: bool) -> None:
@@ -204,7 +205,7 @@ def _told(operation: Answer) -> str:
 def _dropped(operation: Answer) -> str:
     return (
         f"{operation['uri']}: {operation['done']:,} of {operation['total']:,} objects,"
-        f" {operation['pages']:,} pages, dropped {format_size(operation['bytes'])}"
+        f" {_pages(operation['pages'])}, dropped {format_size(operation['bytes'])}"
     )
 
 
@@ -233,4 +234,10 @@ def _raise_for(operation: Answer) -> None:
 
 
 def _cached(answer: Answer) -> str:
-    return f"{answer['objects']:,} objects cached, {answer['pages']:,} pages, {format_size(answer['bytes'])}"
+    pages, size = _pages(answer["pages"]), format_size(answer["bytes"])
+    return f"{format_count(answer['objects'], 'object')} cached, {pages}, {size}"
+
+
+def _pages(count: int) -> str:
+    """Return a number of cached pages in words. Parts of pages that are cached alone count as pages."""
+    return "1 page or part" if count == 1 else f"{count:,} pages and parts"

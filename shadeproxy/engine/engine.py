@@ -28,7 +28,7 @@ from shadeproxy.engine.read.access_log import AccessLog, Counting, JobsOf
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.hits import Hits
-from shadeproxy.engine.read.needed import first_needed, only_page, span_needed
+from shadeproxy.engine.read.needed import first_needed, joins_earlier, only_page, span_needed
 from shadeproxy.engine.read.opening import Opening
 from shadeproxy.engine.read.plain_reads import PlainReads
 from shadeproxy.engine.read.prefetch_port import PrefetchPort
@@ -79,7 +79,7 @@ class Engine:
         reads past the cache and for forwarded requests; None: ``origin``.
         """
         self.cache, self.page_size = cache, page_size
-        self._origin, self._clock = origin, clock
+        self._origin, self._clock, self._callback_reads = origin, clock, callback_reads
         self._past, self._ownership = (origin if past is None else past), ownership
         self._rules, self._upstreams, self._ledger = rules, upstreams, ledger
         self._counting = Counting(
@@ -116,7 +116,6 @@ class Engine:
             before_deciding=self.access_log.flush_many,
             callback_reads=callback_reads,
         )
-        self._callback_reads = callback_reads
         # ``Versions`` implements these calls of ``ReadPath``.
         self.cacheable, self.find_now = self._versions.cacheable, self._versions.find_now
         if ownership is not None:
@@ -159,9 +158,8 @@ class Engine:
         """Begin a read without waiting; see ``BeginsReads`` (lane_read.py), ``BeginsWorkerReads``."""
         plain = request.range is None and request.conditions is NO_CONDITIONS
         first = 0 if plain else first_needed(request)
-        if first is None or self._callback_reads is None or self._closing:
-            return None
-        if self._ownership is not None and not self._owns(request):
+        owned = self._ownership is None or self._owns(request)
+        if first is None or self._callback_reads is None or self._closing or not owned:
             return None
         meta = None if found is UNKNOWN else found
         number = first // self.page_size if meta is None else only_page(request, meta, self.page_size)
@@ -172,6 +170,8 @@ class Engine:
             record = self.cache.record_with(Page(request.ref, meta.etag, number), part)
             if self.cache.find(record) is not None:
                 return None
+        elif joins_earlier(request, number, self._filling.flights, self._rules):
+            return None
         if reads is not None and self._filling.flights.busy(request.ref, number):
             return None
         reading = self._new_reading(request)
@@ -199,7 +199,8 @@ class Engine:
         await self._versions.authorise(request)
         meta = await self._versions.usable(request)
         if meta is None:
-            return await self._versions.check(request.ref, request.upstream), Source.ORIGIN
+            meta = await self._versions.check(request.ref, request.upstream, exact=request.force_check)
+            return meta, Source.ORIGIN
         return meta, self.where(request.ref, meta)
 
     def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
@@ -280,9 +281,8 @@ class Engine:
         self.hits.forget()
 
     def distrust(self, keep: Keep | None = None) -> None:
-        """Let no cached page answer before it is checked with the origin once, because the trust epoch has
-        risen. Void running flights and checks. ``keep``: finds the objects that this rise spares
-        (distrust.py).
+        """Let no cached page answer before a check with the origin, because the trust epoch has risen. Void
+        running flights and checks. ``keep``: finds the objects that are spared (distrust.py).
         """
         self.access_log.flush()  # The log finds pages by their stamps, which all change below.
         self._filling.flights.invalidate(lambda _ref: True)
@@ -372,9 +372,10 @@ class Engine:
             reading.note(self._counting.note_read, first)
         meta = await self._versions.usable(request)
         if meta is None:
-            if first is not None:
+            number = None if first is None else first // self.page_size
+            if number is not None and not joins_earlier(request, number, self._filling.flights, self._rules):
                 try:
-                    await reading.open_unknown(first // self.page_size)
+                    await reading.open_unknown(number)
                 except OriginAnswer as answer:
                     if answer.status != 416:
                         raise
@@ -382,7 +383,7 @@ class Engine:
                     reading.reset()
                 else:
                     return
-            meta = await self._versions.check(request.ref, request.upstream)
+            meta = await self._versions.check(request.ref, request.upstream, exact=request.force_check)
         span = span_needed(request, meta)
         if first is None and span.length:
             reading.note(self._counting.note_read, span.start)  # The first byte is known only now.

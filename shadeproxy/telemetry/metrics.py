@@ -36,7 +36,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TIER_HELP = {
     "used_bytes": "Bytes allocated in the tier.",
     "capacity_bytes": "Bytes the tier may allocate.",
-    "pages": "Pages in the tier.",
+    "pages": "Pages in the tier, and parts of pages that are cached alone.",
     "limit_bytes": "Bytes that capacity and free space let the tier hold.",
     "pinned_bytes": "Bytes of pinned pages in the tier.",
     "disabled": "1 when the tier stores no more pages because its medium failed.",

@@ -98,7 +98,7 @@ def test_who_interrupts_an_operation_ends_it(shade, control, answering, monkeypa
     result = shade(call, "s3://b/d/", "--url", control.url)
     assert result.exit_code == 130
     assert control.requests[-1][:2] == ("DELETE", "/v1/operations/abc")
-    told = {"warm": "read 3.0 MiB", "purge": "1,500 pages, dropped 3.0 MiB"}[call]
+    told = {"warm": "read 3.0 MiB", "purge": "1,500 pages and parts, dropped 3.0 MiB"}[call]
     assert f"cancelled; s3://b/d/: 7 of 1,200 objects, {told}\n" in result.stderr
 
 
@@ -163,7 +163,7 @@ def test_a_long_purge_is_watched_to_its_end(shade, control, answering):
     )
     result = shade("purge", "s3://b/d/", "--url", control.url)
     assert result.exit_code == 0
-    assert result.stdout == "purged s3://b/d/: 1,200 objects, 1,500 pages, 3.0 MiB\n"
+    assert result.stdout == "purged s3://b/d/: 1,200 objects, 1,500 pages and parts, 3.0 MiB\n"
     assert "1200/1200" in result.stderr
     assert control.requests == [
         ("POST", "/v1/purge", None, {"uri": "s3://b/d/", "dry_run": False}),
@@ -187,7 +187,7 @@ def test_a_long_purge_has_the_json_of_a_short_one(shade, control, answering):
     ],
 )
 def test_a_purge_that_did_not_do_it_all_is_not_told_as_done(shade, control, answering, change, text):
-    told = "s3://b/d/: 5 of 1,200 objects, 9 pages, dropped 2.0 KiB\n"
+    told = "s3://b/d/: 5 of 1,200 objects, 9 pages and parts, dropped 2.0 KiB\n"
     for options in ([], ["--json"]):
         answering(RUNNING, PURGE | {"done": 5, "pages": 9, "bytes": 2048} | change)
         result = shade("purge", "s3://b/d/", *options, "--url", control.url)
@@ -198,7 +198,7 @@ def test_a_purge_that_did_not_do_it_all_is_not_told_as_done(shade, control, answ
 def test_pin_tells_what_is_cached(shade, control):
     control.answer = (200, json.dumps(PINNED))
     result = shade("pin", "s3://b/d/", "--url", control.url)
-    assert result.stdout == "pinned s3://b/d/: 2 objects cached, 1,500 pages, 2.0 KiB\n"
+    assert result.stdout == "pinned s3://b/d/: 2 objects cached, 1,500 pages and parts, 2.0 KiB\n"
     assert result.stderr == ""
     assert control.requests == [("POST", "/v1/pin", None, {"uri": "s3://b/d/", "dry_run": False})]
 
@@ -208,7 +208,7 @@ def test_pin_warns_of_what_finds_no_room(shade, control):
     result = shade("pin", "s3://b/d/", "--url", control.url)
     assert result.exit_code == 0
     assert result.stderr == (
-        "warning: 1,200 of these pages are not held: pinned pages take 90 % of a tier at most;"
+        "warning: 1,200 of these are not held: pinned pages take 90 % of a tier at most;"
         " raise its capacity, or unpin something\n"
     )
 
@@ -216,8 +216,8 @@ def test_pin_warns_of_what_finds_no_room(shade, control):
 def test_unpin_tells_what_another_pin_holds(shade, control):
     control.answer = (200, json.dumps(PINNED))
     result = shade("unpin", "s3://b/d/", "--url", control.url)
-    assert result.stdout == "unpinned s3://b/d/: 2 objects cached, 1,500 pages, 2.0 KiB\n"
-    assert result.stderr == "note: another pin still holds 1,500 of these pages\n"
+    assert result.stdout == "unpinned s3://b/d/: 2 objects cached, 1,500 pages and parts, 2.0 KiB\n"
+    assert result.stderr == "note: another pin still holds 1,500 of these\n"
     assert control.requests == [("POST", "/v1/unpin", None, {"uri": "s3://b/d/", "dry_run": False})]
 
 
@@ -225,7 +225,7 @@ def test_unpin_tells_what_another_pin_holds(shade, control):
 def test_dry_runs_and_json(shade, control, command):
     control.answer = (200, json.dumps(PINNED | {"held": 0}))
     result = shade(command, "s3://b/d/", "--dry-run", "--url", control.url)
-    assert result.stdout == f"would {command} s3://b/d/: 2 objects cached, 1,500 pages, 2.0 KiB\n"
+    assert result.stdout == f"would {command} s3://b/d/: 2 objects cached, 1,500 pages and parts, 2.0 KiB\n"
     assert result.stderr == ""
     assert control.requests[0][3] == {"uri": "s3://b/d/", "dry_run": True}
     result = shade(command, "s3://b/d/", "--json", "--url", control.url)

@@ -11,7 +11,7 @@ from shadeproxy.core.errors import ObjectChanged, OriginAnswer
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Page, Source, Span, Upstream
-from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.base import UNKNOWN, ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.origin.base import ForwardRequest
@@ -317,3 +317,62 @@ async def test_a_client_that_leaves_while_its_write_waits_for_a_slot_stops_no_ca
     await asyncio.gather(writer, return_exceptions=True)
     assert bool(bench.engine._versions.writing) is sent
     await bench.engine._writes.aclose()
+
+
+@pytest.mark.parametrize("how", ["rule", "request", "ttl"])
+async def test_a_read_that_must_be_checked_does_not_take_an_answer_from_before_it_began(make_bench, how):
+    """The object is not known, and another reader's GET, from before the object changed, brings its page."""
+    freshness = Freshness.REVALIDATE if how == "rule" else Freshness.TTL
+    bench = await make_bench(rules=(Rule(freshness=freshness),))
+    bench.origin.put("b", "k", b"1" * 3000)
+    first, gate = await bench.held("k")
+    bench.origin.gate = None
+    bench.origin.put("b", "k", b"2" * 3000)
+    bench.engine._callback_reads = bench.origin  # ``begin`` must not join the flight either.
+    request = ReadRequest(REF, force_check=how == "request")
+    if how != "ttl":
+        assert bench.engine.begin(request, bench.engine.find_now(request) or UNKNOWN) is None
+    second = asyncio.create_task(bench.get("k", force_check=how == "request"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    gate.release()
+    assert (await first)[0] == b"1" * 3000
+    assert (await second)[0] == (b"1" if how == "ttl" else b"2") * 3000
+    assert bench.origin.heads == (how != "ttl")
+    await bench.settle()
+    assert (await bench.get("k"))[0][:1] == (b"1" if how == "ttl" else b"2")
+
+
+async def test_reads_that_must_be_checked_share_the_page(make_bench):
+    bench = await make_bench(rules=(Rule(freshness=Freshness.REVALIDATE),))
+    bench.origin.put("b", "k", b"1" * 3000)
+    first, gate = await bench.held("k")
+    others = [asyncio.create_task(bench.get("k")) for _ in range(5)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    gate.release()
+    await first
+    assert set(await asyncio.gather(*others)) == {(b"1" * 3000, Source.COALESCED)}
+    assert len(bench.origin.reads) == 1
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_head_that_must_be_checked_does_not_take_an_answer_from_before_it_began(make_bench, again):
+    bench = await make_bench()
+    bench.origin.put("b", "k", b"1")
+    head, asked, go = bench.origin.head, asyncio.Event(), asyncio.Event()
+
+    async def slowly(ref, **options):
+        meta = await head(ref, **options)
+        asked.set()
+        await go.wait()
+        return meta
+
+    bench.origin.head = slowly
+    first = asyncio.create_task(bench.engine.stat(ReadRequest(REF)))
+    await asked.wait()
+    bench.origin.put("b", "k", b"22")
+    second = asyncio.create_task(bench.engine.stat(ReadRequest(REF, force_check=again)))
+    await asyncio.sleep(0.01)
+    go.set()
+    assert [(await one)[0].size for one in (first, second)] == [1, 2 if again else 1]

@@ -217,18 +217,20 @@ async def test_other_rules_hold_for_parts_too(make, freshness):
 
 async def test_a_part_that_the_coordinator_serves_again_is_fresh_again(make):
     """The object was checked, and its first page, which would tell so, is not resident."""
-    beside = await make()
-    await beside.store()
+    beside, spans = await make(), [SPAN, Span(3 * PAGE, 3 * PAGE + 1000)]
+    await beside.store(*spans)
     engine, clock = beside.bench.engine, beside.bench.clock
     for _ in range(3):
         clock.advance(TTL_S + 1)
-        assert beside.hit() is None
+        assert [beside.hit(span) for span in spans] == [None, None]
         await engine._versions.check(REF, ReadRequest(REF).upstream)
-        assert beside.hit() is None
-        assert engine.find_handle(REF, SPAN.start, clock.now_s()) is not None
-        assert beside.hit() is not None
+        # The check is noted with one record, which tells the next process of it.
+        assert [beside.hit(span) for span in spans].count(None) == 1
+        for span in spans:
+            assert engine.find_handle(REF, span.start, clock.now_s()) is not None
+            assert beside.hit(span) is not None
         clock.advance(TTL_S - 1)
-        assert beside.hit() is not None
+        assert None not in [beside.hit(span) for span in spans]
 
 
 async def test_a_part_is_fresh_as_long_as_the_first_page_of_its_version_is(make):

@@ -172,7 +172,7 @@ class PurgeRequest(PlaceRequest, forbid_unknown_fields=True):
 
 
 class PurgeAnswer(msgspec.Struct):
-    """The numbers of objects, pages and bytes that were dropped; in a dry run, that would be dropped."""
+    """The numbers of objects, pages (and parts) and bytes that were dropped, or would be by a dry run."""
 
     objects: int
     pages: int
@@ -186,8 +186,8 @@ class PinRequest(PlaceRequest, forbid_unknown_fields=True):
 
 
 class PinAnswer(msgspec.Struct):
-    """The numbers of cached objects, pages and bytes under a prefix. ``held``: the number of these pages that
-    are pinned now.
+    """The numbers of cached objects, pages and bytes under a prefix. Parts of pages that are cached alone
+    count as pages. ``held``: the number of these pages that are pinned now.
     """
 
     uri: str
@@ -230,7 +230,7 @@ class OperationSummary(msgspec.Struct):
     ``done``: objects that are finished. Of these, ``resident`` were cached before, ``not_stored`` have a page
     that got no place, and ``failed`` have a page that could not be read. ``bytes``: bytes of bodies that a
     warm read from the origin and stored, or that a purge dropped; in a dry run, bytes that would be.
-    ``pages``: pages that a purge dropped; 0 for a warm. ``error``: the first failure.
+    ``pages``: pages and parts that a purge dropped; 0 for a warm. ``error``: the first failure.
     """
 
     id: str

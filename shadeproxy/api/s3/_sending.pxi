@@ -48,9 +48,12 @@ cdef inline void bounds(
 
 
 cdef object handle_at(CompiledHits hits, ref, int64_t first, double now_s):
-    """Return a valid handle of the page that begins at ``first``, found as by ``ReadsNow.find_handle``, or None."""
+    """Return a valid handle of the page that holds byte ``first``, or else of the stored part that begins with it, found
+    as by ``ReadsNow.find_handle``; or None.
+    """
     cdef PyObject* found = NULL
-    # In a worker, a later page of an object is fresh only while the first page is. Only find_handle looks at both.
+    # Only find_handle looks for stored parts. In a worker, only find_handle also knows until when a later page is fresh:
+    # by the page's own time of validation, or by that of the object's first page.
     if not hits.is_shared or first < hits.page_bytes:
         found = PyDict_GetItemWithError(get(hits.handles, MEMO, YOUNG), (ref, first // hits.page_bytes))
     if found != NULL and is_good(hits, <object>found, now_s):

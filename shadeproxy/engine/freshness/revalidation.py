@@ -1,11 +1,12 @@
 """Checks cached versions with the origin: one check per object at a time, or many objects by one listing.
 
 A reader that needs the current version waits for ``check``. Readers share a check, unless their rule is
-revalidate or another proxy may write the object: only a check that began after the read shows every write. A
-reader that the cache may answer calls ``check_soon``, and a background task checks the collected objects. A
-few objects are checked by one HEAD each. Many stale keys of one prefix are checked by listing the prefix
-(1,000 ETags a request). A listing confirms every cached object that it names, so the next reads of these
-objects need no check. ``check_listed`` lists a whole prefix, as at the beginning of a job's epoch.
+revalidate or another proxy may write the object: only a check that began after the read shows every write
+(exact_checks.py). A reader that the cache may answer calls ``check_soon``, and a background task checks the
+collected objects. A few objects are checked by one HEAD each. Many stale keys of one prefix are checked by
+listing the prefix (1,000 ETags a request). A listing confirms every cached object that it names, so the next
+reads of these objects need no check. ``check_listed`` lists a whole prefix, as at the beginning of a job's
+epoch.
 """
 
 import asyncio
@@ -20,8 +21,9 @@ from shadeproxy.core.deadline import DEADLINE
 from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError, Unidentified
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.pace import TurnLimiter
-from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.engine.base import Grant
+from shadeproxy.engine.freshness.exact_checks import ExactChecks
 from shadeproxy.engine.freshness.listings import (
     Listed,
     ListingAsked,
@@ -31,6 +33,7 @@ from shadeproxy.engine.freshness.listings import (
     touches,
 )
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams, upstream_in
+from shadeproxy.engine.freshness.probe import probe_get
 from shadeproxy.engine.ownership import Began, Ownership, Standing
 from shadeproxy.origin.base import Origin
 
@@ -49,7 +52,7 @@ _MAX_PENDING = 100_000
 
 _Check = tuple[ObjectRef, Upstream, Grant, int]
 """A check of an object, by one client and for one right. The last field is 0 if readers share the check,
-negative if readers share it until it is sent; otherwise it is a number that no other check has.
+negative if they share it until it is sent (``ExactChecks.number``); otherwise no other check has it.
 """
 
 _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
@@ -79,7 +82,7 @@ class Revalidator:
         self._origin = origin
         self._ownership = ownership
         self._numbers = itertools.count(1)
-        self._sent = 1  # One more than the number of checks that were sent.
+        self._exact = ExactChecks()
         self._settled: Memo[ObjectRef, int] = Memo(1024)  # The latest check that counted.
         self._voided = 0
         self._settle = settle
@@ -116,7 +119,8 @@ class Revalidator:
         deadline, ownership = DEADLINE.get(), self._ownership
         shared = ownership is None or ownership.standing(ref) is Standing.OWN
         while True:
-            check = ref, upstream, grant, next(self._numbers) if not shared else -self._sent if exact else 0
+            number = -self._exact.number((ref, upstream, grant)) if exact else 0
+            check = ref, upstream, grant, number if shared else next(self._numbers)
             task = self._checks.get(check)
             joined = task is not None
             if task is None:
@@ -135,8 +139,11 @@ class Revalidator:
 
     def _start(self, check: _Check) -> asyncio.Task[ObjectMeta]:
         began = None if self._ownership is None else self._ownership.begin()
-        task = asyncio.create_task(self._ask(check, began), name=f"{check[2].name} {check[0]}")
+        asking = self._ask(check, began) if check[3] >= 0 else self._ask_in_turn(check, began)
+        task = asyncio.create_task(asking, name=f"{check[2].name} {check[0]}")
         self._checks[check] = task
+        if check[3] < 0:
+            self._exact.begin(check[:3])
         task.add_done_callback(lambda done: self._checked(check, done))
         return task
 
@@ -176,9 +183,13 @@ class Revalidator:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pending.clear()
 
+    async def _ask_in_turn(self, check: _Check, began: Began | None) -> ObjectMeta:
+        async with self._exact.sending(check[:3]):
+            return await self._ask(check, began)
+
     async def _ask(self, check: _Check, began: Began | None) -> ObjectMeta:
         ref, upstream, grant, _ = check
-        order, self._sent = next(self._numbers), self._sent + 1
+        order = next(self._numbers)
         DEADLINE.set(None)  # Other callers may join the check, so it has a time limit of its own.
         try:
             if grant is Grant.GET:
@@ -206,6 +217,8 @@ class Revalidator:
     def _checked(self, key: _Check, task: asyncio.Task[ObjectMeta]) -> None:
         if self._checks.get(key) is task:
             del self._checks[key]
+        if key[3] < 0:
+            self._exact.end(key[:3])
         if not task.cancelled():
             task.exception()  # Retrieve the error: if all callers are gone, asyncio would log it.
 
@@ -374,27 +387,3 @@ class Revalidator:
             _log.warning(
                 "revalidation failed", prefix=str(prefix), namespace=prefix.namespace, error=str(error)
             )
-
-
-async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
-    """Return metadata of an object, after the origin has sent a byte of it to ``upstream``. Raises
-    OriginError, and Unidentified for an answer that names no version.
-
-    An empty object has no byte to send: the origin answers 416, but only after it has checked the rights. So
-    a 416 is enough if a HEAD confirms that the object is empty.
-    """
-    first = bytearray(1)
-    try:
-        async with origin.open(ref, span=Span(0, 1), upstream=upstream) as read:
-            if read.pass_on is not None:
-                raise Unidentified(ref)
-            # An origin may answer 200 for an empty object.
-            await read.read_into(memoryview(first)[: read.span.length], lambda _count: None)
-            return read.meta
-    except OriginAnswer as answer:
-        if answer.status != 416:
-            raise
-        meta = await origin.head(ref, upstream=upstream)
-        if meta.size:
-            raise
-        return meta

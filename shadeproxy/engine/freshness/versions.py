@@ -77,9 +77,7 @@ class Versions:
     # ------------------------------------------------------------------ questions
 
     async def known(self, ref: ObjectRef) -> KnownMetadata | None:
-        """Return an object's metadata, or None. If it is not in memory, read it from the record of the
-        object's first page.
-        """
+        """Return an object's metadata, or None. If they are not in memory, read them from a record."""
         known = self._metadata.get(ref)
         if known is None and (recalled := await self._cache.recall(ref)) is not None:
             # The origin may have given a newer answer while the record was read.
@@ -125,7 +123,8 @@ class Versions:
             return None
         known = self._metadata.get(ref)
         if known is None:
-            if self._cache.residents.first_page(object_hash(ref)) is None:
+            table, hashed = self._cache.residents, object_hash(ref)
+            if table.occupant(hashed, 0) is None and hashed not in table.other_pages:
                 return UNKNOWN
             recalled = self._cache.recall_now(ref)
             if recalled is None:
@@ -347,9 +346,9 @@ class Versions:
             self._outdated(ref)
         if meta is not None:
             checked_s = validated_s(self.ownership, ref, began, self._clock.now_s())
-            self._metadata.learn(ref, meta, checked_s, complete=True)
+            known = self._metadata.learn(ref, meta, checked_s, complete=True)
             if checked_s:
-                self._cache.confirm(ref, checked_s)
+                self._cache.confirm(ref, known)
 
     def _confirm(self, ref: ObjectRef, entry: ListEntry, asked: ListingAsked) -> Listed:
         """Compare the cached version with ``entry`` of a listing, and return the result. If both are the
@@ -364,7 +363,7 @@ class Versions:
         if self.being_written(ref) or touched_s >= asked_s:
             return Listed.UNKNOWN
         if found is None:
-            # Other pages may be cached than the first one, which has the metadata.
+            # The record that has the metadata may be on a disk.
             others = not self._cache.recovery.coming and self._cache.holds_other_version(ref, entry.etag)
             return Listed.OTHER if others else Listed.UNKNOWN
         meta, checked_s = found
@@ -378,7 +377,7 @@ class Versions:
         if checked_s < asked_s:
             if known is not None:
                 self._metadata.learn(ref, meta, asked_s)
-            self._cache.confirm(ref, asked_s)
+            self._cache.confirm(ref, KnownMetadata(meta, asked_s))
         age = self._rules.of(ref).age(checked_s, self._clock.now_s())
         return Listed.FRESH if age is Age.FRESH else Listed.CURRENT
 

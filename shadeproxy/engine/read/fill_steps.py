@@ -66,6 +66,7 @@ class FillSteps:
         self._detached = detached
         self._versions = versions
         self._ledger = ledger
+        self._other_pages = cache.residents.other_pages
         self._stats = stats
         self._clock = clock
         self.page_size = page_size
@@ -185,6 +186,8 @@ class FillSteps:
             self._cache.insert_many(pages)
 
     def _stored(self, flight: Flight, stored: bool) -> None:
+        if stored and self._other_pages:
+            self._replace_parts(flight)
         if stored and (flight.waiters or flight.intent is Intent.PREFETCH):
             self._note_stored(flight, stored=True)
         else:
@@ -237,6 +240,13 @@ class FillSteps:
             self._detached.add(flight.buffer)
             flight.buffer = view
             self._retire(flight)
+
+    def _replace_parts(self, flight: Flight) -> None:
+        """Drop the stored parts of the page that a flight has stored. If the page is only a guess, keep them:
+        it may leave again without having been read.
+        """
+        if flight.part is None and not flight.prefetched:
+            self._cache.drop_parts(flight.ref, flight.number, self.page_size)
 
     def take_early(self, flight: Flight, length: int) -> bool:
         """Take memory for the page before the origin is asked, so that the connection never waits for memory.

@@ -36,13 +36,11 @@ class FlightFiller(FillSteps):
                 await self._bring(flight, known, handed, epoch)
             else:
                 await self._bring_rest(flight, flight.meta, handed)
-        except OriginAnswer as answer:
-            if answer.status == 404 and known is None and flight.publishable:
-                self._outdated(flight.ref)  # Pages may be cached although nothing is known of the object.
-            raise
-        except ObjectChanged:
-            if flight.publishable and self._is_believed(flight.ref, known):
-                # The known version is old. Forget it, so that the next read does not ask the origin for it.
+        except (ObjectChanged, OriginAnswer) as error:
+            over = not isinstance(error, OriginAnswer) or error.status == 404
+            if over and flight.publishable and self._is_believed(flight.ref, known):
+                # The known version is old, or gone. Forget it, so that the next read does not ask the origin
+                # for it. Pages may be cached even if nothing is known of the object.
                 self._outdated(flight.ref)
             raise
         finally:
@@ -188,6 +186,8 @@ class FlightFiller(FillSteps):
         self._before_deciding()
         page, body = flight.page, flight.buffer
         stored = await self._cache.insert(page, flight.meta, body, checked_s, flight.may_publish)
+        if stored:
+            self._replace_parts(flight)
         self._note_stored(flight, stored=stored)
 
     async def _take(self, flight: Flight, length: int) -> None:

@@ -14,6 +14,8 @@ from shadeproxy.core.types import ObjectMeta, Span
 from shadeproxy.engine.base import NO_CONDITIONS, ReadRequest
 from shadeproxy.engine.freshness.unidentified import serves
 from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.single_flight import SingleFlight
+from shadeproxy.engine.rules import Freshness, Rules
 from shadeproxy.origin.base import OriginRead
 
 MOST_TOGETHER = 64
@@ -76,6 +78,14 @@ def only_page(request: ReadRequest, meta: ObjectMeta, page_size: int) -> int | N
     """Return the number of the page that ``request`` needs; None if it needs several pages, or none."""
     numbers = pages_of(span_needed(request, meta), page_size)
     return numbers.start if len(numbers) == 1 else None
+
+
+def joins_earlier(request: ReadRequest, number: int, flights: SingleFlight, rules: Rules) -> bool:
+    """Return whether a read of a page of an unknown version would join a flight that began before the read,
+    although the origin must be asked after the read began.
+    """
+    asks = request.force_check or rules.of(request.ref).freshness is Freshness.REVALIDATE
+    return asks and flights.busy(request.ref, number)
 
 
 def claim_passed(flight: Flight | None, request: ReadRequest) -> OriginRead | None:

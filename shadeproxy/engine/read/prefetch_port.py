@@ -229,7 +229,7 @@ class PrefetchPort:
         )
         assert not coalesced, "the caller knows which pages are on their way"
         self._begun.add(flight)
-        flight.on_over.append(partial(self._end, flight, ended))
+        flight.on_over.append(partial(self._end, flight, ended, job))
         return flight
 
     def keep(self, need: Need) -> None:
@@ -238,6 +238,7 @@ class PrefetchPort:
         """
         slot = self._cache.residents.occupant(need.object_hash, need.number)
         if slot in self._cache.residents.unread:
+            self._cache.drop_parts(need.ref, need.number, self.page_size)
             self._cache.residents.unread.discard(slot)
             self._stats.record_prefetch("warmed")
 
@@ -256,9 +257,11 @@ class PrefetchPort:
 
     # ------------------------------------------------------------------ inside
 
-    def _end(self, flight: Flight, ended: Callable[[Fetched], None]) -> None:
+    def _end(self, flight: Flight, ended: Callable[[Fetched], None], job: str) -> None:
         if flight not in self._begun:
             return
+        if flight.stored and job:
+            self._cache.drop_parts(flight.ref, flight.number, self.page_size)
         # Read the results first, because the flight drops its error when it is left.
         fetched = Fetched(flight.meta, flight.length, flight.stored, flight.error)
         self._leave(flight, "failed" if isinstance(fetched.error, ShadeProxyError) else "wasted")

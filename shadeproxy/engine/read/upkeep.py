@@ -16,7 +16,7 @@ async def inspect(
     cache: PageCache, versions: Versions, rules: Rules, ref: ObjectRef, now_s: float
 ) -> Inspected | None:
     """Return the object's metadata, age and pages; None if nothing is known of the object."""
-    known = await versions.known(ref) or await cache.listing.known(ref)
+    known = await versions.known(ref)
     if known is None:
         return None
     return known, rules.of(ref).age(known.validated_s, now_s), cache.listing.pages_of(ref, known.meta.etag)

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import OWN, ObjectRef
-from shadeproxy.engine.index.metadata import KnownMetadata
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NO_TIER, Residents, etag_hash
 from shadeproxy.engine.storage.listed_keys import ListedKeys, octets_of
 from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.object_names import Hashes, ObjectNames, PageColumns, are_among, distinct
-from shadeproxy.engine.storage.record_reader import RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
 
 _KEPT_S = 60.0
@@ -31,7 +29,6 @@ class Listing:
         self,
         residents: Residents,
         groups: PrefixGroups,
-        places: RecordReader,
         recovery: Recovery,
         media: Sequence[Medium],
         *,
@@ -39,7 +36,6 @@ class Listing:
     ) -> None:
         self._residents = residents
         self._groups = groups
-        self._places = places
         self._recovery = recovery
         self._media = media
         self._names = names
@@ -105,15 +101,3 @@ class Listing:
             for slot in table.pages_of(object_hash(ref))
             if table.tier[slot] != NO_TIER and table.etag[slot] == etag_hash(etag)
         )
-
-    async def known(self, ref: ObjectRef) -> KnownMetadata | None:
-        """Return the metadata of an object whose first page is not cached, from the record of another page.
-        The time of validation is given as 0, because it is kept for first pages only.
-        """
-        for slot in self._residents.pages_of(object_hash(ref)):
-            if self._residents.tier[slot] == NO_TIER:
-                continue
-            header = (await self._places.headers([slot], run=asyncio.to_thread)).get(slot)
-            if header is not None and header.page.ref == ref:
-                return KnownMetadata(header.meta, 0.0)
-        return None

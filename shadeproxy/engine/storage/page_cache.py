@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,7 @@ from shadeproxy.tiers.base import Location
 _PROMOTIONS = 8  # Most promotions after one batch of reads.
 _RENEWED_AFTER_S = 1.0
 _DROPPED_AT_ONCE = 32  # Takes 2 ms.
+_COMPARED = 16  # Most records of an object whose times of validation are compared.
 
 
 class PageCache:
@@ -111,7 +113,7 @@ class PageCache:
             residents, media, self.placement, self.transfers, recovery=self.recovery, rng=drawing
         )
         self.distrust = Distrust(self.residents, self.recovery.mark_all_stale, off_loop).mark_all
-        self.listing = Listing(residents, groups, self._places, self.recovery, media, names=names)
+        self.listing = Listing(residents, groups, self.recovery, media, names=names)
         under = PrefixPages(
             residents,
             groups,
@@ -187,9 +189,25 @@ class PageCache:
         slot = self.find_part(page.ref, page.etag, span)
         return page if slot is None else page._replace(number=int(self.residents.number[slot]))
 
+    def any_record(self, ref: ObjectRef) -> int | None:
+        """Return the slot of a readable record of an object, of any version: page 0, or else the record that
+        was checked last among some. Return None if there is none.
+        """
+        table, hashed = self.residents, object_hash(ref)
+        first = table.occupant(hashed, 0)
+        if first is not None and table.tiers[first] != NO_TIER:
+            return first
+        if (others := table.other_pages.get(hashed)) is None:
+            return None
+        slots = (table.occupant(hashed, number) for number in islice(others, _COMPARED))
+        readable = [slot for slot in slots if slot is not None and table.tiers[slot] != NO_TIER]
+        return max(readable, key=table.validated_s.__getitem__, default=None)
+
     async def recall(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        """Return an object's metadata and time of validation, from the record of its first page; or None."""
-        slot = self.residents.first_page(object_hash(ref))
+        """Return an object's metadata and time of validation, from a record of it; None if it has none. All
+        records are of one version, so the time of each is a time at which the origin had this version.
+        """
+        slot = self.any_record(ref)
         if slot is None:
             return None
         place = self._places.of(slot)
@@ -215,7 +233,7 @@ class PageCache:
 
     def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """Return the result of ``recall``; None also if ``recall`` would have to wait."""
-        slot = self.residents.occupant(object_hash(ref), 0)
+        slot = self.any_record(ref)
         header = None if slot is None else self.hot.header(slot)
         if slot is None or header is None or header.page.ref != ref or not header.meta.identified:
             return None
@@ -267,6 +285,16 @@ class PageCache:
         """Remove a page from its tier. Readers that hold a view of it keep their bytes."""
         self.transfers.drop(slot, reason)
 
+    def drop_parts(self, ref: ObjectRef, number: int, page_size: int) -> None:
+        """Remove the stored parts of a resident page, because the page answers in their place."""
+        hashed, first = object_hash(ref), STORED_PARTS + number * page_size
+        others = self.residents.other_pages.get(hashed)
+        parts = None if others is None else others.parts
+        for part in [one for one in parts or () if first <= one < first + page_size]:
+            slot = self.residents.occupant(hashed, part)
+            assert slot is not None, "listed parts have slots"
+            self.drop(slot, "replaced")
+
     def drop_object(self, ref: ObjectRef, reason: str) -> None:
         """Remove all pages of an object, of every version, including pages that are being written."""
         hashed = object_hash(ref)
@@ -284,17 +312,19 @@ class PageCache:
                 self.drop(slot, reason)
             await asyncio.sleep(0)
 
-    def confirm(self, ref: ObjectRef, validated_s: float) -> None:
-        """Note that, at ``validated_s``, the origin named the resident version as current."""
-        slot = self.residents.first_page(object_hash(ref))
-        if slot is not None:
-            self.residents.validated_s[slot] = validated_s
+    def confirm(self, ref: ObjectRef, known: KnownMetadata) -> None:
+        """Note that, at ``known.validated_s``, the origin named the resident version as current."""
+        slot = self.any_record(ref)
+        if slot is not None and not self.residents.number[slot]:
+            self.residents.validated_s[slot] = known.validated_s
+        elif slot is not None:
+            self.renew(slot, known)
 
     def renew(self, slot: int, known: KnownMetadata) -> None:
         """Note with a resident record that ``known``, which was checked later, describes the record's object.
 
-        Only workers need this. They judge a record without its object's first page by its own time of
-        validation, and its own header fields.
+        Workers judge a record without its object's first page by its own time of validation, and its own
+        header fields; so does the next process.
         """
         if known.validated_s - self.residents.validated_s[slot] < _RENEWED_AFTER_S:
             return

@@ -193,10 +193,11 @@ class Recovery:
     def _without_outdated(self, rows: Rows) -> tuple[Rows, Rows]:
         known = np.isin(rows["object_hash"], np.fromiter(self._news, np.uint64, len(self._news)))
         for position in np.flatnonzero(known).tolist():
-            # Drop the first page in any case: its record has the metadata, which may have changed under this
-            # ETag.
+            # The metadata in these records may have changed under this ETag. So drop the first page in any
+            # case, and let the metadata of the other pages be checked before they answer.
             current = self._news[int(rows["object_hash"][position])] == int(rows["etag"][position])
             known[position] = not current or rows["number"][position] == 0
+            rows["validated_s"][position] = 0.0
         return rows[~known], rows[known]
 
     def _differs(self, object_hash: int, number: int, etag: int) -> bool:

@@ -200,7 +200,7 @@ async def test_a_page_that_comes_later_answers_what_is_longer_than_its_part(part
 
 
 @pytest.mark.parametrize("lane", ["fast", "worker"])
-@pytest.mark.parametrize("change", ["write", "found", "purge", "evicted", "stale"])
+@pytest.mark.parametrize("change", ["write", "found", "purge", "evicted", "stale", "unchanged"])
 async def test_a_part_that_is_gone_is_not_answered(parts, lane, change):
     await parts.store()
     engine, (start, stop) = parts.proxy.engine, PARTS[0]
@@ -220,8 +220,10 @@ async def test_a_part_that_is_gone_is_not_answered(parts, lane, change):
             engine.cache.drop(slot, "evicted")
     else:
         engine.distrust()
+        if change == "stale":
+            parts.put(os.urandom(SIZE))
     before = parts.known, parts.worked
-    assert await parts.read(lane, start, stop) == b"origin"
+    assert await parts.read(lane, start, stop) == (b"ram" if change == "unchanged" else b"origin")
     assert (parts.known, parts.worked) == before
     for _ in range(3):
         assert await parts.read(lane, start, stop) == b"ram"

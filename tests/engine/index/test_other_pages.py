@@ -1,5 +1,6 @@
 """The pages of objects with several pages, and the version that they share."""
 
+from shadeproxy.core.ranges import part_number
 from shadeproxy.engine.index.other_pages import OtherPages
 
 
@@ -11,6 +12,18 @@ def test_pages_of_one_version_have_its_etag():
     assert pages[7].etag == 99
     pages.drop(7, 2)
     assert pages[7] == {1, 3}
+
+
+def test_stored_parts_are_listed_by_themselves():
+    pages, part = OtherPages(), part_number(9_000)
+    pages.note(7, 3, 99)
+    assert pages[7].parts is None
+    pages.note(7, part, 99)
+    assert (pages[7], pages[7].parts) == ({3, part}, {part})
+    pages.drop(7, part)
+    pages.note(7, 4, 99)
+    pages.drop(7, 3)
+    assert (pages[7], pages[7].parts) == ({4}, set())
 
 
 def test_pages_of_several_versions_have_none_until_all_are_gone():

@@ -49,6 +49,16 @@ class Parts:
         """Let the object's metadata be known, as a client's HeadObject does."""
         await self.bench.engine.stat(ReadRequest(REF))
 
+    async def prefetch(self, number, job=""):
+        """Prefetch a page for a job, by default on a guess. A guess lets the page's stored parts stay."""
+        port, ended = self.bench.engine.prefetch_port, []
+        (need,) = port.pages(REF, range(number, number + 1), self.bench.engine.usable_now(ReadRequest(REF)))
+        port.begin(need, ended.append, job)
+        while not ended:
+            await asyncio.sleep(0.001)
+        assert ended[0].stored
+        return need
+
     @property
     def asked(self):
         return sum(span.length for _, span, _ in self.bench.origin.reads if span is not None)
@@ -125,6 +135,50 @@ async def test_the_page_answers_once_it_is_resident(make_parts):
     assert await parts.read(1000, 2000) is Source.RAM
 
 
+def numbers(parts):
+    """Return the numbers of the resident pages, and the first bytes of the stored parts."""
+    table = parts.bench.cache.residents
+    found = sorted(table.number[table.ready()].tolist())
+    starts = [part_start(number) for number in found]
+    return [one for one in found if part_start(one) is None], [one for one in starts if one is not None]
+
+
+async def test_a_page_replaces_its_stored_parts(make_parts):
+    """Those of other pages stay, and so do the bytes of a reader that has some of them."""
+    parts = await make_parts()
+    starts = [9, PAGE - 5000, PAGE, PAGE + 300_000, 2 * PAGE - 3000, 2 * PAGE]
+    for start in starts:
+        await parts.read(start, start + 3000)
+    assert numbers(parts) == ([], starts)
+    request = ReadRequest(REF, range=RangeSpec(PAGE, PAGE + 2999))
+    async with parts.bench.engine.open(request) as reading:
+        await parts.read(PAGE, 2 * PAGE)
+        body = b"".join([bytes(piece) async for piece in reading.body(Span(PAGE, PAGE + 3000))])
+    assert body == parts.body[PAGE : PAGE + 3000]
+    assert numbers(parts) == ([1], [9, PAGE - 5000, 2 * PAGE])
+    assert parts.bench.counted_stats().tiers["ram"].evictions == {"replaced": 3}
+    for start in starts:
+        assert await parts.read(start, start + 3000) is Source.RAM
+
+
+async def test_a_page_that_gets_no_place_replaces_no_part(make_parts):
+    parts = await make_parts(ram_bytes=PAGE // 2)
+    await parts.read(5000, 9000)
+    await parts.read(0, PAGE)
+    assert numbers(parts) == ([], [5000])
+
+
+@pytest.mark.parametrize(("job", "kept"), [("", False), ("", True), ("train", False)])
+async def test_a_prefetched_page_replaces_its_parts_unless_it_is_a_guess(make_parts, job, kept):
+    """``kept``: a call asked for the page."""
+    parts = await make_parts()
+    await parts.read(5000, 9000)
+    need = await parts.prefetch(0, job)
+    if kept:
+        parts.bench.engine.prefetch_port.keep(need)
+    assert numbers(parts) == ([0], [] if job or kept else [5000])
+
+
 async def test_parts_move_to_the_disk_and_come_back(make_parts):
     parts = await make_parts(ram_bytes=1 << 20, disk_bytes=32 << 20, policy="lru")
     starts = range(0, 8 * PAGE, PAGE // 2)
@@ -136,18 +190,109 @@ async def test_parts_move_to_the_disk_and_come_back(make_parts):
     assert parts.asked == len(starts) * 150_000
 
 
-async def test_parts_are_cached_after_a_restart(make_parts, make_bench):
+@pytest.fixture
+def restart(make_bench):
+    async def restart(parts, later_s=0.0, **options):
+        """Let the next process read the object, ``later_s`` seconds after the first one."""
+        clock, origin = parts.bench.clock, parts.bench.origin
+        await parts.bench.engine.aclose()
+        await asyncio.to_thread(parts.bench.cache.close)
+        clock.advance(later_s)
+        options = {"rules": IMMUTABLE, "page_size": PAGE, "ram_bytes": 32 << 20} | options
+        parts.bench = await make_bench(origin=origin, clock=clock, segment_bytes=4 << 20, **options)
+
+    return restart
+
+
+@pytest.mark.parametrize("first_page", [True, False])
+async def test_parts_are_cached_after_a_restart(make_parts, restart, first_page):
     parts = await make_parts()
-    await parts.read(0, PAGE)  # The first page, whose record tells that the object is fresh.
+    if first_page:
+        await parts.read(0, PAGE)
     for start in (PAGE, 3 * PAGE + 7):
         await parts.read(start, start + 5000)
-    origin = parts.bench.origin
-    await parts.bench.engine.aclose()
-    await asyncio.to_thread(parts.bench.cache.close)
-    options = {"rules": IMMUTABLE, "page_size": PAGE, "segment_bytes": 4 << 20, "ram_bytes": 32 << 20}
-    parts.bench = await make_bench(origin=origin, **options)
+    before = parts.asked
+    await restart(parts)
     for start in (PAGE, 3 * PAGE + 7):
         assert await parts.read(start, start + 5000) is Source.RAM
+    assert parts.asked == before
+
+
+async def test_parts_on_a_disk_are_cached_after_a_restart(make_parts, restart):
+    sizes = {"ram_bytes": 1 << 20, "disk_bytes": 32 << 20, "policy": "lru"}
+    parts = await make_parts(**sizes)
+    starts = range(PAGE, 8 * PAGE, PAGE // 2)
+    for start in starts:
+        await parts.read(start, start + 150_000)
+    before = parts.asked
+    await restart(parts, **sizes)
+    parts.bench.cache.media[1].tier.is_hot = lambda _location: False  # Each header is read by a thread.
+    sources = [await parts.read(start, start + 150_000) for start in starts]
+    assert Source.ORIGIN not in sources
+    assert parts.asked == before
+
+
+@pytest.mark.parametrize(
+    ("rule", "later_s", "heads"),
+    [
+        (Rule(freshness=Freshness.IMMUTABLE), 1e6, 0),
+        (Rule(ttl_s=60.0), 59.0, 0),
+        (Rule(ttl_s=60.0), 61.0, 1),
+        (Rule(freshness=Freshness.REVALIDATE), 1.0, 1),
+    ],
+)
+async def test_parts_are_as_fresh_after_a_restart_as_their_rule_asks(
+    make_parts, restart, rule, later_s, heads
+):
+    """The object changes without the proxy, while the proxy is down. Under ``revalidate`` the next read sees
+    the change; after the TTL, the read after it.
+    """
+    seen = rule.freshness is Freshness.REVALIDATE
+    parts = await make_parts(rules=(rule,))
+    await parts.read(PAGE, PAGE + 5000)
+    new, asked = content(2), parts.bench.origin.heads
+    parts.bench.origin.put("b", "k", new)
+    await restart(parts, later_s, rules=(rule,))
+    if seen:
+        parts.body = new
+    assert await parts.read(PAGE, PAGE + 5000) is (Source.ORIGIN if seen else Source.RAM)
+    for _ in range(100):
+        await asyncio.sleep(0.001)
+    assert parts.bench.origin.heads - asked == heads
+    if heads:
+        parts.body = new
+    await parts.read(PAGE, PAGE + 5000)
+
+
+async def test_a_check_of_an_object_of_parts_is_known_after_a_restart(make_parts, restart):
+    rules = (Rule(ttl_s=60.0),)
+    parts = await make_parts(rules=rules)
+    for page in (1, 2, 3):
+        await parts.read(page * PAGE, page * PAGE + 5000)
+    parts.bench.clock.advance(100.0)
+    await parts.bench.engine._versions.check(REF, "shared")
+    asked = parts.bench.origin.heads
+    await restart(parts, 50.0, rules=rules)
+    for page in (1, 2, 3):
+        assert await parts.read(page * PAGE, page * PAGE + 5000) is Source.RAM
+    assert parts.bench.origin.heads == asked
+
+
+async def test_metadata_in_parts_that_are_recovered_late_are_checked_before_they_answer(make_parts, restart):
+    """Header fields were changed in place, which keeps the ETag, and the origin was asked before the part was
+    recovered.
+    """
+    parts = await make_parts()
+    await parts.read(PAGE, PAGE + 5000)
+    await restart(parts, recover=False)
+    origin, engine = parts.bench.origin, parts.bench.engine
+    origin.put("b", "k", parts.body, (("Last-Modified", "Fri, 15 Jan 2027 08:00:00 GMT"),))
+    meta, _ = await engine.stat(ReadRequest(REF))
+    await asyncio.to_thread(parts.bench.cache.recovery.run)
+    engine._versions.forget(REF)
+    again, _ = await engine.stat(ReadRequest(REF))
+    assert again == meta
+    await parts.read(PAGE, PAGE + 5000)
 
 
 @pytest.mark.parametrize("how", ["write", "purge", "changed"])
@@ -302,7 +447,7 @@ async def test_the_handle_of_a_page_replaces_that_of_its_part(make_parts):
     for first in (PAGE, PAGE + 5000):
         await parts.read(first, first + LONG)
         assert held(parts, first).end == first + LONG
-    await parts.read(PAGE, 2 * PAGE)
+    await parts.prefetch(1)
     for first in (PAGE, PAGE + 5000):
         assert (held(parts, first).first, held(parts, first).end) == (PAGE, 2 * PAGE)
     page = parts.bench.cache.find(Page(REF, held(parts, PAGE).meta.etag, 1))
@@ -352,7 +497,7 @@ async def test_slices_do_not_go_on_in_a_page_that_begins_before(make_parts):
     parts = await make_parts()
     await parts.read(5000, 5000 + LONG)
     first, now_s = held(parts, 5000), parts.bench.clock.now_s()
-    await parts.read(0, PAGE)
+    await parts.prefetch(0)
     for one in (first, held(parts, 5000 + LONG)):
         one.sendable = SendableBlocks(None, one.start, one.start)
     assert parts.bench.engine.take_slices(first, None, now_s, Span(5000, 5000 + LONG)) is not None
