@@ -9,6 +9,7 @@ from pathlib import Path
 from shadeproxy_bench.reliability.crash import hooks
 from shadeproxy_bench.reliability.crash.board import Board
 hooks.small_segments()
+hooks.short_parts()
 hooks.tie(Board(Path(sys.argv[1])), 1)
 """
 

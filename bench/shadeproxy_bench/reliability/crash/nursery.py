@@ -27,6 +27,7 @@ def _live(order: dict[str, Any]) -> int:
     os.setpgid(0, 0)
     if order["small"]:
         hooks.small_segments()
+    hooks.short_parts()
     hooks.tie(Board(Path(order["board"])), order["seed"])
     try:
         serve(Settings.load(Path(order["config"]) if order["config"] else None, order["settings"]))
