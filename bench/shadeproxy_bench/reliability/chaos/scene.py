@@ -22,7 +22,7 @@ from shadeproxy_bench.reliability.chaos.data import ChaosData
 from shadeproxy_bench.reliability.chaos.injected import Injected
 from shadeproxy_bench.reliability.chaos.proxy import KINDS
 from shadeproxy_bench.reliability.chaos.wire import WireFault
-from shadeproxy_bench.reliability.kit.bodies import BUCKET, MIB
+from shadeproxy_bench.reliability.kit.bodies import BUCKET, CHECKED_COLUMNS_BYTES, MIB
 from shadeproxy_bench.reliability.kit.processes import Phoenix, wait_for
 from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_bench.reliability.kit.watch import Watch
@@ -41,6 +41,7 @@ _ORPHANS_S, _START_TRIES, _START_AGAIN_S = 120.0, 40, 0.5
 _RULES = (
     {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "5 s"},
     {"bucket": BUCKET, "prefix": "4096/", "freshness": "revalidate"},
+    {"bucket": BUCKET, "prefix": f"{CHECKED_COLUMNS_BYTES}/", "freshness": "revalidate"},
 )
 
 

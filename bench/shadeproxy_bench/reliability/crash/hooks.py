@@ -17,17 +17,13 @@ from typing import Any
 import numpy as np
 
 from shadeproxy.app import proxy
-from shadeproxy.config import Settings
 from shadeproxy.engine.index import residents
-from shadeproxy.engine.placement import density, partial_reads
 from shadeproxy.engine.read import callback_fill, flight_filler
 from shadeproxy.engine.storage import page_cache, recovery, transfers
 from shadeproxy.origin.counted import CountedOrigin
-from shadeproxy.prefetch import parts
 from shadeproxy.state.store import StateStore
 from shadeproxy.tiers import catalogue, directory, files, medium, pending_segments, segment, store, tombstones
 from shadeproxy_bench.reliability.crash.board import AWAITED, KEPT, PLACED, READY, Board, die
-from shadeproxy_bench.reliability.crash.objects import PAGE_BYTES
 
 _SQLITE_STEP = 40  # instructions of SQLite's virtual machine from one step to the next
 
@@ -39,18 +35,6 @@ def small_segments() -> None:
     _set(files, "_LEAST_SEGMENT_BYTES", 1 << 17)
     _set(files, "_SEGMENTS_WANTED", 1 << 20)
     _set(store, "_LEAST_SLACK_BYTES", 1 << 15)
-
-
-def short_parts() -> None:
-    """Make the limits for parts of pages as much shorter as pages are here. Parts are then stored alone, as
-    those of long pages are.
-    """
-    scale = Settings().cache.page_size // PAGE_BYTES
-    long_bytes, request_bytes = partial_reads.LONG_BYTES // scale, density.REQUEST_BYTES // scale
-    for user in (partial_reads, parts):
-        _set(user, "LONG_BYTES", long_bytes)
-    for counter in (partial_reads, density):
-        _set(counter, "REQUEST_BYTES", request_bytes)
 
 
 def tie(board: Board, seed: int) -> None:
