@@ -22,9 +22,9 @@ upload was answered, or, after a round, another one than the origin has; an uplo
 another body; a failed read or upload of a client that was not connected to the killed worker (a read may
 break off if its object was overwritten meanwhile); any that failed where a worker was only stopped (but for
 reads of two pages of an object that was overwritten meanwhile); a page or part that the origin was asked for
-more than twice, or more than once where nothing was killed (once more for the first page of an object of two
-pages: a worker gives its answer up, and the coordinator asks again); readings, bytes in flight or connections
-that do not go back to zero after a round; a tier that has other bytes than all that was read."""
+more than twice, or more than once where nothing was killed (twice as often for the first page of an object of
+two pages: a worker gives its answer up, and the coordinator asks again); readings, bytes in flight or
+connections that do not go back to zero after a round; a tier that has other bytes than all that was read."""
 
 _COLUMNS = """\
 `fetching` and `uploading` count the pages that the lost process was fetching and the uploads that it was
