@@ -18,11 +18,11 @@ from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.demo.servers import wait_until_ready
 from shadeproxy_bench import machine
 from shadeproxy_bench.ports import free_port
-from shadeproxy_bench.reliability.chaos.data import ChaosData
+from shadeproxy_bench.reliability.chaos.data import CONFIRMED_SIZES, ChaosData
 from shadeproxy_bench.reliability.chaos.injected import Injected
 from shadeproxy_bench.reliability.chaos.proxy import KINDS
 from shadeproxy_bench.reliability.chaos.wire import WireFault
-from shadeproxy_bench.reliability.kit.bodies import BUCKET, CHECKED_COLUMNS_BYTES, MIB
+from shadeproxy_bench.reliability.kit.bodies import BUCKET, MIB
 from shadeproxy_bench.reliability.kit.processes import Phoenix, wait_for
 from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_bench.reliability.kit.watch import Watch
@@ -40,8 +40,7 @@ machine. A run checks only that the process starts.
 _ORPHANS_S, _START_TRIES, _START_AGAIN_S = 120.0, 40, 0.5
 _RULES = (
     {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "5 s"},
-    {"bucket": BUCKET, "prefix": "4096/", "freshness": "revalidate"},
-    {"bucket": BUCKET, "prefix": f"{CHECKED_COLUMNS_BYTES}/", "freshness": "revalidate"},
+    *({"bucket": BUCKET, "prefix": f"{size}/", "freshness": "revalidate"} for size in CONFIRMED_SIZES),
 )
 
 
