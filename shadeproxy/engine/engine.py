@@ -199,7 +199,8 @@ class Engine:
         await self._versions.authorise(request)
         meta = await self._versions.usable(request)
         if meta is None:
-            return await self._versions.check(request.ref, request.upstream), Source.ORIGIN
+            checked = self._versions.check(request.ref, request.upstream, exact=request.force_check)
+            return await checked, Source.ORIGIN
         return meta, self.where(request.ref, meta)
 
     def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
@@ -370,7 +371,7 @@ class Engine:
         if first is not None:
             # Note the read before its page comes: the page is then ranked by its next use, not by this one.
             reading.note(self._counting.note_read, first)
-        meta = await self._versions.usable(request)
+        meta = await self._versions.usable(request, begun=bool(reading.joined))
         if meta is None:
             if first is not None:
                 try:
@@ -382,7 +383,7 @@ class Engine:
                     reading.reset()
                 else:
                     return
-            meta = await self._versions.check(request.ref, request.upstream)
+            meta = await self._versions.check(request.ref, request.upstream, exact=request.force_check)
         span = span_needed(request, meta)
         if first is None and span.length:
             reading.note(self._counting.note_read, span.start)  # The first byte is known only now.

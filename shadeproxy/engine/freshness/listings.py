@@ -1,11 +1,13 @@
 """Results of comparing a listing with the cached objects, and the objects whose check is pending. No I/O."""
 
 import asyncio
+from datetime import datetime
 from enum import Enum, auto
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from shadeproxy.core.types import ObjectRef, Upstream
+from shadeproxy.core.dates import parse_http_date
+from shadeproxy.core.types import ListEntry, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.engine.ownership import Began
 
 
@@ -26,6 +28,23 @@ class ListingAsked(NamedTuple):
     at_s: float
     voided: int
     began: Began | None
+
+
+def same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
+    """Return whether metadata and listing name the same time of modification. Return True also if one of them
+    names none.
+
+    A change of header fields in place keeps the ETag and changes this time. A listing may have milliseconds.
+    """
+    header = meta.header("Last-Modified")
+    if not header or not entry.last_modified:
+        return True
+    try:
+        listed = datetime.fromisoformat(entry.last_modified).timestamp()
+    except ValueError:
+        return False
+    modified = parse_http_date(header)
+    return modified is not None and abs(modified.timestamp() - listed) < 1
 
 
 _A_TURN = 256  # Most keys of a bucket that are checked before the next bucket has its turn.

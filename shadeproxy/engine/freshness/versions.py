@@ -6,16 +6,14 @@ the rule applies only to objects that this process owns (ownership.py).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from datetime import datetime
+from collections.abc import Callable, Container, Iterable
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import CachedElsewhere
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import OWN, SHARED, ListEntry, ObjectMeta, ObjectRef, Page, Upstream
 from shadeproxy.engine.base import UNKNOWN, Grant, NothingKnown, ReadRequest
-from shadeproxy.engine.freshness.listings import Listed, ListingAsked
+from shadeproxy.engine.freshness.listings import Listed, ListingAsked, same_time
 from shadeproxy.engine.freshness.namespaces import Upstreams
 from shadeproxy.engine.freshness.revalidation import Revalidator
 from shadeproxy.engine.freshness.unidentified import UnidentifiedObjects
@@ -71,6 +69,8 @@ class Versions:
         self._touched_s: dict[ObjectRef, float] = {}
         self.writing: Counter[ObjectRef] = Counter()
         """Number of writes under way, by object."""
+        self.coming: Container[ObjectRef] = ()
+        """The objects of which pages are on their way."""
         self.closing = False
         """True if reads are refused, because the engine is closing."""
 
@@ -126,7 +126,8 @@ class Versions:
         known = self._metadata.get(ref)
         if known is None:
             if self._cache.residents.first_page(object_hash(ref)) is None:
-                return UNKNOWN
+                # A flight that already runs may bring an older version than the read wants.
+                return None if ref in self.coming and self._wants_latest(request) else UNKNOWN
             recalled = self._cache.recall_now(ref)
             if recalled is None:
                 return None
@@ -165,9 +166,9 @@ class Versions:
         assert self.ownership is not None, "asked in a cluster only"
         return self.cacheable(ref) and self.ownership.standing(ref) is not Standing.FOREIGN
 
-    async def usable(self, request: ReadRequest) -> ObjectMeta | None:
-        """Return metadata that may answer now, or None if no version is known. Raises the errors of
-        ``check``, and CachedElsewhere.
+    async def usable(self, request: ReadRequest, *, begun: bool = False) -> ObjectMeta | None:
+        """Return metadata that may answer now, or None if no version is known, and the read may join a
+        flight. ``begun``: the read has its flight. Raises the errors of ``check``, and CachedElsewhere.
         """
         standing = Standing.OWN if self.ownership is None else self.ownership.standing(request.ref)
         if standing is Standing.FOREIGN:
@@ -178,13 +179,19 @@ class Versions:
             return await self.check(request.ref, request.upstream)
         known = await self.known(request.ref)
         if known is None:
-            return None
+            if begun or request.ref not in self.coming or not self._wants_latest(request):
+                return None
+            return await self.check(request.ref, request.upstream, exact=True)
         age = self._rules.of(request.ref).age(known.validated_s, self._clock.now_s())
         if request.force_check or age is Age.UNUSABLE:
             return await self.check(request.ref, request.upstream, exact=request.force_check)
         if age is Age.STALE:
             self._revalidator.check_soon(request.ref, request.upstream)
         return known.meta
+
+    def _wants_latest(self, request: ReadRequest) -> bool:
+        """Return whether a read wants the version that the origin has after the request came."""
+        return request.force_check or self._rules.of(request.ref).freshness is Freshness.REVALIDATE
 
     async def check(
         self, ref: ObjectRef, upstream: Upstream, grant: Grant = Grant.HEAD, *, exact: bool = False
@@ -371,7 +378,7 @@ class Versions:
         # Compare the ETags first: recovery then hears of no ETag that only a listing names.
         if (
             meta.etag != entry.etag
-            or not _same_time(meta, entry)
+            or not same_time(meta, entry)
             or self._cache.holds_other_version(ref, entry.etag)
         ):
             return Listed.OTHER
@@ -381,20 +388,3 @@ class Versions:
             self._cache.confirm(ref, asked_s)
         age = self._rules.of(ref).age(checked_s, self._clock.now_s())
         return Listed.FRESH if age is Age.FRESH else Listed.CURRENT
-
-
-def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
-    """Return whether metadata and listing name the same time of modification. Return True also if one of them
-    names none.
-
-    A change of header fields in place keeps the ETag and changes this time. A listing may have milliseconds.
-    """
-    header = meta.header("Last-Modified")
-    if not header or not entry.last_modified:
-        return True
-    try:
-        listed = datetime.fromisoformat(entry.last_modified).timestamp()
-    except ValueError:
-        return False
-    modified = parse_http_date(header)
-    return modified is not None and abs(modified.timestamp() - listed) < 1

@@ -64,6 +64,7 @@ class PageFiller:
         slow = SlowReaders(lambda: self.flights, self.detached, ledger=ledger, stats=stats, clock=clock)
         overdue = OverdueFlights(lambda: self.flights, clock=clock, bounds=bounds, on_look=slow.look)
         self.flights = SingleFlight(self._retire, self._goes_on, overdue.watch)
+        versions.coming = self.flights.live
         self.filler = FlightFiller(
             origin,
             cache,
