@@ -110,8 +110,8 @@ chaos-cluster: ROUNDS := $(if $(filter file,$(origin ROUNDS)),100,$(ROUNDS))
 chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, 20 minutes; LEASE=0.5 KILLS=8 WORKERS=1 NODES=4 NETWORK=auto); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.cluster --rounds $(ROUNDS) --seed $(SEED) $(if $(LEASE),--lease $(LEASE)) $(if $(KILLS),--kills $(KILLS)) $(if $(filter file,$(origin WORKERS)),,--workers $(WORKERS)) $(if $(NODES),--nodes $(NODES)) $(if $(NETWORK),--network $(NETWORK)) $(if $(WRITE),--write docs/reliability)
 
-soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m shadeproxy_bench.reliability.soak --minutes $(MINUTES) --seed $(SEED) \
+soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1 WORKERS=1); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy_bench.reliability.soak --minutes $(MINUTES) --seed $(SEED) $(if $(filter file,$(origin WORKERS)),,--workers $(WORKERS)) \
 	  $(if $(WRITE),--write docs/reliability)
 
 # attack-report/ has each violation with its bytes, and logs. ONLY="trailer" plays the cases with this text in their names.

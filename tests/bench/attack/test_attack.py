@@ -48,6 +48,7 @@ def test_right_requests_are_carried_out_and_answered(tmp_path, kind):
         ("leaks descriptors", "smuggling", "upload of nothing", "descriptors that were not there before"),
         ("a short body counts as whole", "broken origin", "", "with 49995 bytes, not the 50000 right ones"),
         ("the origin has other bytes", "broken origin", "early hints", "not the 50000 right ones"),
+        ("the origin has other bytes", "broken origin", "stored part", "not the 39900 right ones"),
     ],
 )
 def test_a_planted_fault_is_found(tmp_path, fault, attack, only, text):

@@ -13,7 +13,9 @@ from shadeproxy_bench.reliability.chaos.scene import Plan
 from shadeproxy_bench.reliability.chaos.verdict import judge
 from shadeproxy_bench.reliability.kit.bodies import MIB
 
-_BROKEN = (sys.executable, str(Path(__file__).parent / "broken_proxy.py"))
+_BROKEN, _TRUSTING = (
+    (sys.executable, str(Path(__file__).parent / f"{name}_proxy.py")) for name in ("broken", "trusting")
+)
 _SMALL = {"ram_bytes": 8 * MIB, "disk_bytes": 16 * MIB}
 
 
@@ -54,3 +56,14 @@ def test_a_wrong_byte_a_short_answer_and_a_hang_are_noticed(tmp_path):
     faults = "\n".join((*run.counts.faults, *run.swept.faults))
     assert "4095 bytes, not 4096" in faults or "Content-Length 4095, not 4096" in faults
     assert "wrong bytes for version" in faults
+
+
+@pytest.mark.harness
+def test_a_version_that_a_check_would_have_replaced_is_noticed(tmp_path):
+    plan = Plan(8.0, seed=5, severity=0.5, calm_s=0.0, kills={}, roles=("http",), proxy=_TRUSTING, **_SMALL)
+    for seconds in (10.0, 40.0, 80.0):
+        run = chaos(replace(plan, seconds=seconds), tmp_path, lambda _line: None)
+        if run.counts.outcomes.get("wrong"):
+            break
+    assert run.counts.faults, summary(run)
+    assert all("is not of a version" in fault for fault in run.counts.faults), summary(run)

@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from shadeproxy_bench.reliability.crash import hooks
 from shadeproxy_bench.reliability.crash.board import Board
+from shadeproxy_bench.reliability.crash.objects import PAGE_BYTES
+from shadeproxy_bench.reliability.kit.parts import shorten_parts
 hooks.small_segments()
+shorten_parts(PAGE_BYTES)
 hooks.tie(Board(Path(sys.argv[1])), 1)
 """
 

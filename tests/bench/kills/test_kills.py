@@ -46,6 +46,8 @@ def test_pages_survive_the_loss_of_any_process():
 
 
 BODY = bytes(PIECE.body())
+PART = PIECE._replace(offset=1000, length=500)
+PART_HEAD = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 500\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
 
 
@@ -65,6 +67,25 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
     ],
 )
 async def test_a_client_sees_what_is_no_right_answer(answer, outcome):
+    await judge(PIECE, answer, outcome)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (PART_HEAD + BODY[1000:1500], RIGHT),
+        (PART_HEAD + BODY[1000:1499], CUT),
+        (PART_HEAD + BODY[1001:1501], WRONG),
+        (HEAD + BODY, WRONG),
+    ],
+)
+async def test_a_client_sees_what_is_no_right_part(answer, outcome):
+    await judge(PART, answer, outcome)
+
+
+async def judge(piece, answer, outcome):
+    """Assert that ``answer`` to a read of ``piece`` gives ``outcome``."""
+
     async def serve(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         out.write(answer)
@@ -72,10 +93,10 @@ async def test_a_client_sees_what_is_no_right_answer(answer, outcome):
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     address = ("127.0.0.1", server.sockets[0].getsockname()[1])
-    assert (await read(address, PIECE)).outcome == outcome
+    assert (await read(address, piece)).outcome == outcome
     server.close()
     await asyncio.sleep(0)
-    assert (await read(address, PIECE)).outcome == REFUSED
+    assert (await read(address, piece)).outcome == REFUSED
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ _SMALL = {
 _KINDS = {
     "get",
     "range",
+    "columns",
     "head",
     "if-match",
     "pipelined",
@@ -71,6 +72,19 @@ def test_one_wrong_byte_is_noticed(tmp_path):
     run = soak(Plan(3.0, seed=4, rest_s=0.5, origin=origin, **_SHORT), tmp_path, lambda *_: None)
     assert "wrong bytes" in failures(run)
     assert any("wrong bytes for version" in fault for fault in run.counts.faults)
+
+
+@pytest.mark.harness
+@pytest.mark.parametrize("workers", [1, 2])
+def test_stored_parts_that_are_confused_are_noticed(tmp_path, monkeypatch, workers):
+    command = (sys.executable, str(_HERE / "confusing_proxy.py"), "serve", "--config")
+    monkeypatch.setattr(servers, "_SERVE", command)
+    for seconds in (3.0, 20.0, 60.0):
+        plan = Plan(seconds, seed=6, rest_s=0.5, workers=workers, **_SHORT)
+        run = soak(plan, tmp_path, lambda *_: None)
+        if "wrong bytes" in failures(run):
+            break
+    assert any("wrong: columns" in fault for fault in run.counts.faults), run.counts
 
 
 @pytest.mark.slow

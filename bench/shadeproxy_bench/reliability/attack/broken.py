@@ -46,6 +46,8 @@ class Operation(NamedTuple):
         return self.method not in {"GET", "HEAD"}
 
 
+_FIRST, _STOP = 100, 40_000
+_RANGE = f"Range: bytes={_FIRST}-{_STOP - 1}\r\n"
 _PARTS = (
     b"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>a</ETag></Part>"
     b"</CompleteMultipartUpload>"
@@ -53,7 +55,8 @@ _PARTS = (
 OPERATIONS = (
     Operation("read", "GET", "/{token}-0.50000"),
     Operation("long read", "GET", "/{token}-0.4300000"),
-    Operation("range", "GET", "/{token}-0.50000", fields="Range: bytes=100-39999\r\n"),
+    Operation("range", "GET", "/{token}-0.50000", fields=_RANGE),
+    Operation("stored part", "GET", "/{token}-0.4300000", fields=_RANGE),
     Operation("head", "HEAD", "/{token}-0.50000"),
     Operation("forwarded read", "GET", "/{token}-0.50000", "versionId=1"),
     Operation("list", "GET", "", "list-type=2&prefix={token}-"),
@@ -133,7 +136,7 @@ class BrokenOrigin(Attack):
         if took_s > _LIMIT_S:
             fail(f"no end after {took_s:.0f} s")
         self._judge(operation, broken, received, asked, path, query, fail)
-        await self._healed(path, fail)
+        await self._healed(path, fail, operation.fields)
         if broken.alone:
             await self._healed(f"/{BUCKET}/{side.new_token('o')}-0.100", fail)
         side.origin.asked.pop(token, None)
@@ -181,7 +184,7 @@ class BrokenOrigin(Attack):
     ) -> None:
         truth = listing_of(query) if operation.name == "list" else content(path) or b""
         if operation.fields:
-            truth = truth[100:40_000]
+            truth = truth[_FIRST:_STOP]
         if operation.method == "HEAD":
             if answer.fields.get(b"content-length") not in {None, str(len(truth)).encode()} and (
                 broken.says is Says.WHOLE
@@ -193,22 +196,26 @@ class BrokenOrigin(Attack):
             size = len(answer.body or b"")
             fail(f"answered {answer.status} with {size} bytes, not the {len(truth)} right ones")
 
-    async def _healed(self, path: str, fail: Callable[[str], None]) -> None:
-        """Read the object twice and its metadata once, now that the origin is right."""
+    async def _healed(self, path: str, fail: Callable[[str], None], fields: str = "") -> None:
+        """Read the object twice and its metadata once, now that the origin is right. ``fields``: the range
+        that was read; it is read twice before, because it may be stored alone.
+        """
         if path == f"/{BUCKET}":
             return
-        for method in ("GET", "GET", "HEAD"):
-            request = f"{method} {path} HTTP/1.1\r\nHost: {self.side.address.authority}\r\n\r\n".encode()
-            found = ""
+        reads = [("GET", ""), ("GET", ""), ("HEAD", "")]
+        for method, more in [("GET", fields)] * 2 + reads if fields else reads:
+            first = f"{method} {path} HTTP/1.1\r\nHost: {self.side.address.authority}\r\n"
+            request, found = f"{first}{more}\r\n".encode(), ""
             for _ in range(_TRIES):
-                found, may_pass = self._is_right(method, path, await ask(self.side, request, method))
+                received = await ask(self.side, request, method)
+                found, may_pass = self._is_right(method, path, received, is_range=bool(more))
                 if not (found and may_pass):
                     break
                 await asyncio.sleep(1.0)
             if found:
-                fail(f"afterwards, {method}: {found}; the origin is right")
+                fail(f"afterwards, {method} {more.strip()}: {found}; the origin is right")
 
-    def _is_right(self, method: str, path: str, received: Received) -> tuple[str, bool]:
+    def _is_right(self, method: str, path: str, received: Received, *, is_range: bool) -> tuple[str, bool]:
         """Return the fault of an answer; "" if it is right. Also return whether the fault may pass, because a
         read of the broken answer may still be under way.
         """
@@ -217,10 +224,12 @@ class BrokenOrigin(Attack):
         except Unreadable as error:
             return str(error), False
         size, truth = len(answer.body or b""), self.side.origin.body_of(path)
+        if truth is not None and is_range:
+            truth = truth[_FIRST:_STOP]
         found = f"{answer.status}, {size} bytes, {received.ending}"
         if not answer.whole or answer.status == 503:
             return found, True
-        right = answer.status == (404 if truth is None else 200)
+        right = answer.status == (404 if truth is None else 206 if is_range else 200)
         if right and truth is not None:
             length = answer.fields.get(b"content-length")
             right = answer.body == truth if method == "GET" else length == str(len(truth)).encode()

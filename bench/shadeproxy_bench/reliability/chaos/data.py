@@ -1,15 +1,18 @@
 """The data set of a chaos run: the data set of the soak, with three writers that change objects.
 
 The raw client overwrites the first kind of objects, and boto3 the second. The origin itself changes the third
-kind, like a writer that bypasses the proxy. A read of the third kind may return any version up to the newest.
+kind, like a writer that bypasses the proxy. A read of the third kind may return any version up to the newest,
+unless the proxy must check its object at each read.
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from shadeproxy_bench.reliability.kit.bodies import DataSet
+from shadeproxy_bench.reliability.kit.bodies import CHECKED_COLUMNS_BYTES, DataSet
 
+CONFIRMED_SIZES = (4096, CHECKED_COLUMNS_BYTES)
+"""Sizes of the objects that the proxy must check with the origin at each read."""
 _STRIDE = 7
 _BY_CLIENT, _BY_BOTO, _BY_ORIGIN = 3, 1, 5
 
@@ -27,6 +30,10 @@ class ChaosData(DataSet):
     def is_of_origin(self, number: int) -> bool:
         """Return whether the origin itself changes the object, even while it is read."""
         return number % _STRIDE == _BY_ORIGIN
+
+    def is_confirmed(self, number: int) -> bool:
+        """Return whether the proxy must check the object with the origin at each read."""
+        return self.sizes[number] in CONFIRMED_SIZES
 
 
 class Present:

@@ -8,9 +8,11 @@ only grows: if an older version arrives after a newer one, the newer one stays. 
 import argparse
 import asyncio
 import base64
+import random
 import signal
 import zlib
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from urllib.parse import parse_qs, unquote
@@ -32,6 +34,7 @@ from shadeproxy_bench.reliability.soak.origin import SoakConnection, SoakOrigin
 _XML = {"Content-Type": "application/xml"}
 _KNOWN_CHECKSUMS = 4096
 _THROTTLE_S, _REFUSE_S, _DELAY_S = 0.5, 1.0, 1.5
+_CHANGE_EVERY_S = 0.3
 _UPLOAD_BYTES = 64 * 1024
 """Smallest upload whose body is sent only after its head was answered. A smaller upload arrives together with
 its head, so no fault can be injected between its head and its body.
@@ -62,8 +65,12 @@ class ChaosOrigin(SoakOrigin):
         return True
 
     def change(self, number: int) -> None:
-        """Change an object, like a writer that bypasses the proxy."""
-        self.present[number] = self.started.start(number)
+        """Change an object, like a writer that bypasses the proxy. If the proxy must check the object at each
+        read, all reads that begin from now on must return the new version.
+        """
+        version = self.present[number] = self.started.start(number)
+        if self.data.is_confirmed(number):
+            self.started.acknowledge(number, version)
 
     def is_checked(self, number: int) -> bool:
         """Return whether the answer to a GET of the whole object has a checksum."""
@@ -225,11 +232,32 @@ class Server:
         await self.listen()
 
 
-async def _serve(server: Server) -> None:
+async def _serve(server: Server, origin: ChaosOrigin, changes: random.Random | None) -> None:
+    """Serve until the process is killed. ``changes``: chooses objects to change; None: change none."""
+    ended = asyncio.Event()
+
+    def end() -> None:
+        server.schedule.end()
+        ended.set()
+
     await server.listen()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, server.schedule.end)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, end)
     print(server.port, flush=True)
+    if changes is not None:
+        await _change_some(origin, changes, ended)
     await asyncio.Event().wait()
+
+
+async def _change_some(origin: ChaosOrigin, choices: random.Random, ended: asyncio.Event) -> None:
+    """Change an object now and then, until ``ended``. Only a check shows the proxy that it changed."""
+    data = origin.data
+    numbers = [
+        number for number in range(len(data)) if data.is_of_origin(number) and data.is_confirmed(number)
+    ]
+    while not ended.is_set():
+        origin.change(choices.choice(numbers))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), _CHANGE_EVERY_S)
 
 
 def main() -> None:
@@ -257,7 +285,8 @@ def main() -> None:
     present = Present(options.directory / "present", len(data))
     started = Versions(options.versions, len(data))
     origin = ChaosOrigin(data, present, started, parts, options.latency)
-    uvloop.run(_serve(Server(origin, schedule, options.port)))
+    changes = random.Random(options.seed * 1000 + options.turn) if rates and options.severity else None
+    uvloop.run(_serve(Server(origin, schedule, options.port), origin, changes))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,10 @@ fail, at the rates in `wire.py` and `proxy.py` of `reliability/chaos`. Every ten
 is killed, and started again. Clients are raw sockets (whole objects, ranges of every form, conditions, slow
 readers, pipelines, hang-ups, overwrites), the SDK by locate and by the batch call, and boto3 (reads, uploads
 whole and in parts, CopyObject, with its own retries). Each byte is compared; each answer must be a version
-between the last one acknowledged before the request and the newest; each request has an upper bound of time
-(75 s a raw one, 150 s a batch of the SDK, 200 s a call of boto3 with its retries). Afterwards the faults end,
-and every object is read once more by a client that forgives nothing."""
+between the last one acknowledged before the request and the newest (objects of two sizes have a rule
+`revalidate`, so changes at the origin itself count as acknowledged too); each request has an upper bound of
+time (75 s a raw one, 150 s a batch of the SDK, 200 s a call of boto3 with its retries). Afterwards the faults
+end, and every object is read once more by a client that forgives nothing."""
 _LIMITS = """\
 The proxy cannot know that an origin's bytes are not those that were stored. It verifies the checksum of
 every object that it fetches in one piece, where the origin gives one, before the last byte goes on; so bits

@@ -18,7 +18,7 @@ from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.demo.servers import wait_until_ready
 from shadeproxy_bench import machine
 from shadeproxy_bench.ports import free_port
-from shadeproxy_bench.reliability.chaos.data import ChaosData
+from shadeproxy_bench.reliability.chaos.data import CONFIRMED_SIZES, ChaosData
 from shadeproxy_bench.reliability.chaos.injected import Injected
 from shadeproxy_bench.reliability.chaos.proxy import KINDS
 from shadeproxy_bench.reliability.chaos.wire import WireFault
@@ -40,7 +40,7 @@ machine. A run checks only that the process starts.
 _ORPHANS_S, _START_TRIES, _START_AGAIN_S = 120.0, 40, 0.5
 _RULES = (
     {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "5 s"},
-    {"bucket": BUCKET, "prefix": "4096/", "freshness": "revalidate"},
+    *({"bucket": BUCKET, "prefix": f"{size}/", "freshness": "revalidate"} for size in CONFIRMED_SIZES),
 )
 
 

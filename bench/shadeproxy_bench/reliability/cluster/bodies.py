@@ -17,7 +17,7 @@ notices.
 """
 SIZES: Final = (4_096, 30_000, 150_000, 300_000)
 PAGE_BYTES: Final = 128 * 1024
-LEAST_BYTES: Final = min(SIZES)
+_PARTS: Final = 8
 _STAGES = "stages"
 _PERIOD_BYTES = 1_048_573
 _HEAD = re.compile(rb"object (\d{8}) write (\d{8})\n")
@@ -56,6 +56,15 @@ def size_of(number: int, seq: int) -> int:
     two writes is noticed.
     """
     return SIZES[number % len(SIZES)] + seq * 37 % 101
+
+
+def part_of(number: int, turn: int) -> tuple[int, int]:
+    """Return the first and the last byte of a part that every version of the object has. The parts of an
+    object are so short and so far apart that proxies store them alone.
+    """
+    size = SIZES[number % len(SIZES)]
+    start = turn % _PARTS * size // _PARTS
+    return start, start + size // (8 * _PARTS)
 
 
 def body_of(number: int, seq: int) -> bytes:

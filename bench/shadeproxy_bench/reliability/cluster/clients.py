@@ -13,9 +13,9 @@ from typing import Final
 from shadeproxy_bench.reliability.cluster.bodies import (
     BUCKET,
     HOT,
-    LEAST_BYTES,
     body_of,
     key_of,
+    part_of,
     seq_of_body,
     seq_of_tag,
     size_of,
@@ -45,7 +45,7 @@ _REPEATED = frozenset({500, 502, 503, 504})
 _PAUSE_S, _AGAIN_S = 0.1, 0.1
 _WRITES = {PUT: 0.5, MULTIPART: 0.2, COPY: 0.1, DELETE: 0.1, DELETE_MANY: 0.1}
 _READS_OF_HOT, _WRITES_OF_HOT = 0.9, 0.7
-_READS = {"GET": 0.7, "range": 0.15, "HEAD": 0.15}
+_READS = {"GET": 0.55, "range": 0.3, "HEAD": 0.15}
 
 
 class Clients:
@@ -143,9 +143,8 @@ class Clients:
         target = f"/{BUCKET}/{key_of(number)}"
         if kind != "range":
             return await connections.ask(node.s3_port, kind, target)
-        start = self._choices.randrange(LEAST_BYTES - 1)
-        stop = self._choices.randrange(start + 1, LEAST_BYTES)
-        return await connections.ask(node.s3_port, "GET", target, {"Range": f"bytes={start}-{stop - 1}"})
+        first, last = part_of(number, self._choices.randrange(1 << 16))
+        return await connections.ask(node.s3_port, "GET", target, {"Range": f"bytes={first}-{last}"})
 
     # ------------------------------------------------------------------ writes
 

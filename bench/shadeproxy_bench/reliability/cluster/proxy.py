@@ -22,12 +22,15 @@ from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.read import writes
 from shadeproxy.hints.order.announcements import order_of
 from shadeproxy_bench import member
+from shadeproxy_bench.reliability.cluster.bodies import PAGE_BYTES
 from shadeproxy_bench.reliability.cluster.trainer import HINTS_PATH, hints_of
+from shadeproxy_bench.reliability.kit.parts import shorten_parts
 
 
 def _prepare(late_write_s: float) -> None:
     signal.signal(signal.SIGUSR2, _tell_tasks)
     vars(writes)["_UNKNOWN_OUTCOME_S"] = late_write_s
+    shorten_parts(PAGE_BYTES)
     answers: dict[int, tuple[str, Content]] = {200: ("OK", {JSON: None})}
     hints = Route("GET", HINTS_PATH, "Digests of a job's hints", _tell_hints, answers=answers)
     vars(control)["ROUTES"] = (*ROUTES, hints)

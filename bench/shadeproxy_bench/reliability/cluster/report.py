@@ -52,13 +52,14 @@ Four proxies of one cluster (or as many as `NODES`) as real processes, each with
 one more; a memory origin that is slow now and then, and carries some writes out up to two seconds late;
 Redis. Each proxy and Redis has a network namespace of its own, and a partition loses their packets; where
 namespaces are not permitted, each link is a relay that can be cut. Eight readers and six writers ask random
-proxies for 200 objects of 4 KB to 300 KB (pages have 128 KiB), 24 of them most of the time: GET, ranges and
+proxies for 200 objects of 4 KB to 300 KB (pages have 128 KiB), 24 of them most of the time: GET, parts and
 HEAD; PUT, multipart uploads, CopyObject, DELETE and DeleteObjects. Each object has one writer at a time.
 Meanwhile each round does one to three faults, which overlap. `KILLS` is the share of kills among them,
 beside 25 of all other kinds; it is 8 where the line of the seed above names none. After a quarter of the
 rounds, no fault happens for so long that the proxies trust their caches again: they check each affected
 object for some seconds after a fault (10 with leases of 0.5 s) instead of a minute, which is long enough
-for the late writes of this run (`cluster/proxy.py`); all else is the product as it is.
+for the late writes of this run (`cluster/proxy.py`); the limits that make them store a part alone are as much
+shorter than usual as their pages are; all else is the product as it is.
 
 A read may return what a write made unless another write, which the origin carried out later, was answered
 with success before the read began. Each body names its object and its write, and is compared byte by byte.

@@ -17,6 +17,16 @@ _TIMEOUT_S = 30.0
 # or may not have carried out such a write.
 _UNKNOWN = b"so it may have carried out the request"
 _GONE = (OSError, Cut)
+_PART_BYTES = 1_500
+_PARTS = [
+    (at + start * _PART_BYTES, at + stop * _PART_BYTES)
+    for at in range(3_000, 30_000, 6_000)
+    for start, stop in ((0, 1), (1, 2), (0, 2))
+]
+_PARTS_EACH = 3
+"""Parts that are read again and again, so that the proxy stores them alone and answers from them. Of each
+three, the third consists of the other two.
+"""
 
 
 class Connection:
@@ -33,17 +43,17 @@ class Connection:
     def get(self, key: str, span: tuple[int, int] | None = None) -> None:
         """Read an object, or its bytes [start, stop), and compare the answer with the truth."""
         least = self._truth.least(key)
-        self._link.send(
-            _request("GET", key, {} if span is None else {"Range": f"bytes={span[0]}-{span[1] - 1}"})
-        )
+        self._link.send(_request("GET", key, _range_of(span)))
         self._judge(key, least, span)
 
-    def get_all(self, keys: Sequence[str]) -> None:
-        """Send the requests for many objects at once, and compare all answers with the truth."""
+    def get_all(self, keys: Sequence[str], span: tuple[int, int] | None = None) -> None:
+        """Send the requests for many objects, or for the same bytes of each, at once. Compare all answers
+        with the truth.
+        """
         least = {key: self._truth.least(key) for key in keys}
-        self._link.send(b"".join(_request("GET", key) for key in keys))
+        self._link.send(b"".join(_request("GET", key, _range_of(span)) for key in keys))
         for key in keys:
-            self._judge(key, least[key], None)
+            self._judge(key, least[key], span)
 
     def write(self, key: str) -> None:
         """Write the next version of ``key``. In some versions the object does not exist; such a version is
@@ -77,6 +87,10 @@ class Connection:
 
 def _request(method: str, key: str, fields: Mapping[str, str] | None = None) -> bytes:
     return head_of(method, f"/{BUCKET}/{key}", [("Host", "localhost"), *(fields or {}).items()])
+
+
+def _range_of(span: tuple[int, int] | None) -> dict[str, str]:
+    return {} if span is None else {"Range": f"bytes={span[0]}-{span[1] - 1}"}
 
 
 class Crowd:
@@ -118,23 +132,27 @@ class Crowd:
         key = rng.choice(KEYS if draw < 0.8 else FIXED_KEYS)
         if draw < 0.2:
             connection.write(rng.choice(own))
-        elif draw < 0.4:
+        elif draw < 0.3:
             start = rng.randrange(30_000)
             connection.get(key, (start, start + rng.randrange(1, 20_000)))
+        elif draw < 0.5:
+            connection.get(key, rng.choice(_PARTS))
         else:
             connection.get(key)
 
 
 def read_all(port: int, truth: Truth) -> Counter[str]:
-    """Read every object once, and return the number of answers by source. The reads end early if the proxy
-    ends.
+    """Read some parts of every object, and then every object. Return the number of answers by source. The
+    reads end early if the proxy ends.
 
-    All requests are sent at once on one connection. One round trip after another would take a second on a
+    Many requests are sent at once on one connection. One round trip after another would take a second on a
     busy machine.
     """
     sources: Counter[str] = Counter()
     connection = Connection(port, truth, sources)
     try:
+        for part in _PARTS[:_PARTS_EACH]:
+            connection.get_all((*KEYS, *FIXED_KEYS), part)
         connection.get_all((*KEYS, *FIXED_KEYS))
     except _GONE:
         sources["gone"] += 1

@@ -38,6 +38,7 @@ _ENDS = {
     "dies at a step while it stops": 6,
     "stopped in order": 6,
 }
+_FRESHNESS = ("immutable", "immutable", "immutable", "revalidate", "ttl")
 _DAMAGE_SHARE, _QUIET_SHARE, _SDK_SHARE, _ORIGIN_SHARE = 0.4, 0.5, 0.15, 0.2
 _LOAD_S, _START_S, _STOP_S = 0.25, 0.12, 0.06
 _MOST_STEPS = 500
@@ -70,7 +71,7 @@ class Family:
         home.small = number % 3 != 2
         home.choices = {"policy.name": "default" if number % 4 == 3 else "lru"}
         config = home.root / "config.toml"
-        freshness = "ttl" if number % 5 == 4 else "immutable"
+        freshness = _FRESHNESS[number % len(_FRESHNESS)]
         config.write_text(f'[[rules]]\nfreshness = "{freshness}"\n')
         home.config = config
         if number % 3 == 1:

@@ -16,6 +16,8 @@ from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy_bench.reliability.crash import hooks
 from shadeproxy_bench.reliability.crash.board import Board
+from shadeproxy_bench.reliability.crash.objects import PAGE_BYTES
+from shadeproxy_bench.reliability.kit.parts import shorten_parts
 
 
 def _live(order: dict[str, Any]) -> int:
@@ -27,6 +29,7 @@ def _live(order: dict[str, Any]) -> int:
     os.setpgid(0, 0)
     if order["small"]:
         hooks.small_segments()
+    shorten_parts(PAGE_BYTES)
     hooks.tie(Board(Path(order["board"])), order["seed"])
     try:
         serve(Settings.load(Path(order["config"]) if order["config"] else None, order["settings"]))

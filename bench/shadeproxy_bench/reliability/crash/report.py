@@ -9,12 +9,14 @@ from shadeproxy_bench.reliability.crash.found import Found
 from shadeproxy_bench.tables import table
 
 _HOW = (
-    "Each proxy is a real `serve` in a process of its own (forked from one that has the imports done), with a"
-    " RAM tier of 512 KiB and a disk tier of 1 MiB, so that it evicts, demotes and promotes all the time."
-    " Three clients read, overwrite and delete; a fourth registers, scores and announces; a training process"
-    " reads the cache's own files through the SDK. The directories go from one proxy to the next. A third of"
-    " the homes have an origin over HTTP, the others a directory; four in five never ask the origin again"
-    " about what they have (`immutable`), so that a page that came back from the dead would be served."
+    "Each proxy is a real `serve` in a process of its own (forked from one that has the imports done),"
+    " with a RAM tier of 512 KiB and a disk tier of 1 MiB, so that it evicts, demotes and promotes all the"
+    " time. Three clients read objects and parts, overwrite and delete; the limits that make a proxy store"
+    " a part alone are as much shorter than usual as its pages are. A fourth client registers, scores and"
+    " announces; a training process reads the cache's own files through the SDK. The directories go from"
+    " one proxy to the next. A third of the homes have an origin over HTTP, the others a directory; three"
+    " in five never ask the origin again about what they have (`immutable`), so that a page that came back"
+    " from the dead would be served; one asks before each answer, and one after some time."
 )
 _WHEN = (
     "A kill by the clock comes at a random time after the start, under load, or after SIGTERM. A death at a"

@@ -32,20 +32,21 @@ class End(NamedTuple):
 
 
 async def read(address: tuple[str, int], piece: Piece) -> End:
-    """Read an object over a new connection, and return how the read ended."""
-    version = 0
+    """Read an object, or a range of it, over a new connection. Return how the read ended."""
+    version, right = 0, "200" if piece.range_field is None else "206"
+    asked = "" if piece.range_field is None else f"Range: {piece.range_field}\r\n"
 
     async def ask(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:
         nonlocal version
-        out.write(f"GET {piece.path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        out.write(f"GET {piece.path} HTTP/1.1\r\nHost: localhost\r\n{asked}\r\n".encode())
         status, fields = await _head(reader)
         if status == "503":
             return BUSY
         found = version_of(piece, fields.get("etag", tag_of(piece, 0)))
-        if status != "200" or found is None or int(fields["content-length"]) != piece.size_bytes:
+        if status != right or found is None:
             return WRONG
-        version = found
-        return await _compare(reader, body_of_version(piece, version))
+        version, body = found, body_of_version(piece, found)
+        return await _compare(reader, body) if int(fields["content-length"]) == len(body) else WRONG
 
     end = await _converse(address, piece, ask, CUT)
     return end._replace(version=version)
@@ -78,15 +79,16 @@ async def _converse(
     cut: str,
 ) -> End:
     """Run ``ask`` over a new connection. ``cut``: the outcome if the connection breaks off meanwhile."""
+    what = f"{piece.path} {piece.range_field or ''}".rstrip()
     try:
         reader, out = await asyncio.open_connection(*address, limit=_PIECE_BYTES)
     except OSError:
-        return End(REFUSED, 0, piece.path)
+        return End(REFUSED, 0, what)
     port: int = out.get_extra_info("sockname")[1]
     try:
-        return End(await ask(reader, out), port, piece.path)
+        return End(await ask(reader, out), port, what)
     except (asyncio.IncompleteReadError, ConnectionError):
-        return End(cut, port, piece.path)
+        return End(cut, port, what)
     finally:
         out.transport.abort()
 

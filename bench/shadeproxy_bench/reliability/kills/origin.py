@@ -1,4 +1,5 @@
-"""A slow S3 origin that counts the requests for each page, and knows which answers and uploads are under way.
+"""A slow S3 origin that counts the requests for each page and part, and knows which answers and uploads are
+under way.
 
 Objects can be overwritten. The body of version v of object n is the body of object n + v in
 ``shadeproxy_bench.objects``. Therefore the numbers of overwritten objects are ``VERSIONS`` apart.
@@ -8,20 +9,26 @@ import asyncio
 import random
 from collections import Counter
 
-from shadeproxy_bench.objects import BUCKET, Piece, body_of, parse_key
+from shadeproxy_bench.objects import BUCKET, Piece, parse_key
 from shadeproxy_bench.reliability.kit.exchanges import Exchange, StreamingOrigin, begin_object, refuse, say
 from shadeproxy_bench.reliability.kit.origin import list_buckets_of, span_of
 
 PAGE_BYTES = 4 * 1024**2
+LONG_BYTES = 5_000_000
+"""Size of the objects of two pages."""
 VERSIONS = 10_000
 VERSION_FIELD = "x-amz-meta-version"
 _PIECES = 6
 _MOST_PAUSE_S = 0.12
+_SHORT_PAUSE_S = 0.012
+"""Pause within the body of a long object. So its pages come soon enough that one answer may fill all of them
+(docs/adr/0083).
+"""
 
 
 def body_of_version(piece: Piece, version: int) -> memoryview:
-    """Return the bytes of a version of an object."""
-    return body_of(piece.size_bytes, piece.number + version)
+    """Return the bytes of ``piece`` in a version of its object."""
+    return piece._replace(number=piece.number + version).body()
 
 
 def tag_of(piece: Piece, version: int) -> str:
@@ -42,7 +49,7 @@ class PacedOrigin(StreamingOrigin):
 
     def __init__(self, choices: random.Random) -> None:
         self.gets: Counter[tuple[int, int]] = Counter()
-        """Number of requests by (number of the object, number of the page)."""
+        """Number of requests by (number of the object, first byte that was requested)."""
         self.under_way: set[int] = set()
         """The proxy's ports of the connections on which an answer is not finished."""
         self.versions: Counter[int] = Counter()
@@ -66,15 +73,16 @@ class PacedOrigin(StreamingOrigin):
 
     async def _send(self, piece: Piece, asked: Exchange) -> None:
         version, span = self.versions[piece.number], asked.fields.get("range")
-        self.gets[piece.number, span_of(span, piece.size_bytes)[0] // PAGE_BYTES] += 1
+        self.gets[piece.number, span_of(span, piece.size_bytes)[0]] += 1
         self.under_way.add(asked.port)
         try:
             await self._pause()
             start, stop = begin_object(asked.out, span, piece.size_bytes, tag_of(piece, version))
             body = body_of_version(piece, version)[start : stop if asked.method == "GET" else start]
             step = max(1, -(-len(body) // _PIECES))
+            most_s = _MOST_PAUSE_S if piece.size_bytes <= PAGE_BYTES else _SHORT_PAUSE_S
             for at in range(0, len(body), step):
-                await self._pause()
+                await self._pause(most_s)
                 asked.out.write(body[at : at + step])
                 await asked.out.drain()
         finally:
@@ -96,5 +104,5 @@ class PacedOrigin(StreamingOrigin):
         finally:
             self.uploading.discard(asked.port)
 
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._choices.random() * _MOST_PAUSE_S)
+    async def _pause(self, most_s: float = _MOST_PAUSE_S) -> None:
+        await asyncio.sleep(self._choices.random() * most_s)

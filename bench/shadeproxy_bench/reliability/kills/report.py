@@ -10,26 +10,28 @@ from shadeproxy_bench.tables import table
 
 _ABOUT = """\
 A proxy with two workers that accept clients and a coordinator that decides, as real processes before a slow
-origin. In each round 96 clients read 100 new objects (4 KiB to one page of 4 MiB), each client three of them
-over new connections, so that the same page is wanted by several clients of both workers. At a random moment
-a process is lost: a random worker by kill -9, or by SIGSTOP for up to a second, or the coordinator by
-kill -9. Meanwhile 18 other objects (4 KB to 1 MB), which the proxy may keep for ever, are overwritten up to
-three times each, and 24 clients read them. Afterwards every object is read once more.
+origin. In each round 96 clients read 97 new objects (4 KiB to two pages of 4 MiB), each client three of them
+over new connections, so that the same page is wanted by several clients of both workers. One of the objects
+is read only in eight short parts, which the proxy fetches and stores alone. At a random moment a process is
+lost: a random worker by kill -9, or by SIGSTOP for up to a second, or the coordinator by kill -9. Meanwhile
+20 other objects (4 KB to two pages), which the proxy may keep for ever, are overwritten up to three times
+each, and 24 clients read them, the long ones also in parts. Afterwards all is read once more.
 
 The run fails with: a wrong byte, or an answer that seems whole and is not; a version older than one whose
 upload was answered, or, after a round, another one than the origin has; an upload of which the origin got
 another body; a failed read or upload of a client that was not connected to the killed worker (a read may
-break off if its object was overwritten meanwhile); any that failed where a worker was only stopped; a page
-that the origin was asked for more than twice, or more than once where nothing was killed; readings, bytes in
-flight or connections that do not go back to zero after a round; a tier that has other bytes than all the
-objects read."""
+break off if its object was overwritten meanwhile); any that failed where a worker was only stopped (but for
+reads of two pages of an object that was overwritten meanwhile); a page or part that the origin was asked for
+more than twice, or more than once where nothing was killed (twice as often for the first page of an object of
+two pages: a worker gives its answer up, and the coordinator asks again); readings, bytes in flight or
+connections that do not go back to zero after a round; a tier that has other bytes than all that was read."""
 
 _COLUMNS = """\
 `fetching` and `uploading` count the pages that the lost process was fetching and the uploads that it was
 forwarding at that moment; if the coordinator was lost, those of all processes. The columns after them count
-reads and uploads by how they ended. `right`, `cut` and `cut, overwritten` (the read broke off, and its
-object was overwritten meanwhile) are reads; `written` and `upload cut` are uploads; `connection refused` may
-be either."""
+reads and uploads by how they ended. `right`, `cut`, `cut, overwritten` (the read broke off, and its object
+was overwritten meanwhile) and `cut, two pages overwritten` (the same of a read of two pages) are reads;
+`written` and `upload cut` are uploads; `connection refused` may be either."""
 
 
 def markdown(found: Found) -> str:

@@ -15,6 +15,10 @@ BUCKET = "soak"
 MIB = 1024**2
 PAGE_BYTES = 4 * MIB
 LARGEST_BYTES = 20_000_000
+COLUMNS_BYTES, CHECKED_COLUMNS_BYTES = 5_000_011, 5_000_012
+"""Sizes of objects that are read mostly in a few short parts, like columns of a table. In a soak and in
+chaos, those of the second size are checked with the origin at each read.
+"""
 _PERIOD_BYTES = 33_554_393
 _STEP_BYTES = 40_009
 _KEY = re.compile(r"(\d+)/(\d{6})\.bin")
@@ -40,8 +44,10 @@ CLASSES = (
     SizeClass(PAGE_BYTES - 1, 0.07, 2),
     SizeClass(PAGE_BYTES, 0.07, 2),
     SizeClass(PAGE_BYTES + 1, 0.07, 2),
+    SizeClass(COLUMNS_BYTES, 0.05, 7),
+    SizeClass(CHECKED_COLUMNS_BYTES, 0.05, 7),
     SizeClass(2 * PAGE_BYTES + 1, 0.07, 2),
-    SizeClass(LARGEST_BYTES, 0.226, 2),
+    SizeClass(LARGEST_BYTES, 0.126, 2),
 )
 
 

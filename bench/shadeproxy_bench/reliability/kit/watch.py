@@ -103,8 +103,9 @@ class Watch:
                 target = str(entry.readlink())
             except FileNotFoundError:
                 continue
-            # A descriptor that stays open after its file was deleted keeps the file's space.
-            deleted += target.endswith(" (deleted)")
+            # A descriptor that stays open after its file was deleted keeps the file's space. The memory that
+            # processes share (memfd) never had a name.
+            deleted += target.endswith(" (deleted)") and not target.startswith("/memfd:")
             if target.startswith("socket:"):
                 sockets += 1
             elif any(target.startswith(str(path)) for path in self._paths.values()):

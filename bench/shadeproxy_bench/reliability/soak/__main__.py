@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ram-mib", type=int, default=256)
     parser.add_argument("--disk-mib", type=int, default=512)
+    parser.add_argument("--workers", type=int, default=1, help="processes of the proxy")
     parser.add_argument("--out", type=Path, default=Path("soak-report"), help="samples, picture, log")
     parser.add_argument("--write", type=Path, help="also write soak.md and soak.png into this directory")
     options = parser.parse_args()
@@ -27,6 +28,7 @@ def main() -> int:
         seed=options.seed,
         ram_bytes=options.ram_mib * MIB,
         disk_bytes=options.disk_mib * MIB,
+        workers=options.workers,
         warm_s=min(60.0, options.minutes * 6),
         line_s=min(60.0, options.minutes * 6),
     )

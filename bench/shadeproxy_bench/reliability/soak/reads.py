@@ -5,7 +5,12 @@ session judges the answers.
 import time
 from collections.abc import Callable
 
-from shadeproxy_bench.reliability.kit.bodies import LARGEST_BYTES, PAGE_BYTES
+from shadeproxy_bench.reliability.kit.bodies import (
+    CHECKED_COLUMNS_BYTES,
+    COLUMNS_BYTES,
+    LARGEST_BYTES,
+    PAGE_BYTES,
+)
 from shadeproxy_bench.reliability.kit.link import Cut, Pace
 from shadeproxy_bench.reliability.soak.session import Session, Span
 
@@ -13,6 +18,9 @@ _SMALL = (0, 1, 4096, 100_000, 100_000)
 _MIDDLE = (100_000, 100_000, 100_000, 1_000_000)
 _EDGES = (PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 2 * PAGE_BYTES + 1)
 _BIG = (2 * PAGE_BYTES + 1, LARGEST_BYTES)
+_IN_COLUMNS = (COLUMNS_BYTES, CHECKED_COLUMNS_BYTES)
+_COLUMNS, _COLUMN_BYTES = 9, 30_000
+_WHOLE_INSTEAD = 0.05
 _UNWRITTEN_TRIES = 8
 _PIPELINED = 6
 _SLOW_S = 3.0
@@ -38,6 +46,23 @@ def part(session: Session) -> None:
     field, span = _range(session, size_bytes)
     asked = session.asked("range", number, span, 206)
     session.exchange(asked, session.request("GET", number, f"Range: {field}"))
+
+
+def columns(session: Session) -> None:
+    """Read one or two of the few short parts that all readers of an object read. Sometimes read the whole
+    object instead.
+    """
+    number = session.pick(*_IN_COLUMNS)
+    size_bytes = session.data.sizes[number]
+    if session.random.random() < _WHOLE_INSTEAD:
+        asked = session.asked("columns", number, (0, size_bytes), 200)
+        session.exchange(asked, session.request("GET", number))
+        return
+    start = session.random.randrange(_COLUMNS) * size_bytes // _COLUMNS
+    first, last = session.random.choice(((0, 1), (1, 2), (0, 2)))
+    span = start + first * _COLUMN_BYTES, start + last * _COLUMN_BYTES
+    asked = session.asked("columns", number, span, 206)
+    session.exchange(asked, session.request("GET", number, f"Range: bytes={span[0]}-{span[1] - 1}"))
 
 
 def beyond(session: Session) -> None:
@@ -122,6 +147,7 @@ def hang_up(session: Session) -> None:
 MIXED: tuple[tuple[Callable[[Session], None], float], ...] = (
     (whole, 44),
     (part, 25),
+    (columns, 15),
     (pipelined, 8),
     (head, 8),
     (if_match, 6),

@@ -46,12 +46,13 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
     sources = sum(counts.sources.values()) or 1
     about = (
         f"{datetime.now(UTC):%Y-%m-%d}, {machine.describe()}. {plan.seconds / 60:.0f} minutes of load "
-        f"from three processes on the same machine; {len(plan.data):,} objects, "
-        f"{plan.data.total_bytes / 1e9:.1f} GB, "
+        f"from three processes on the same machine, on a proxy of {plan.workers}; "
+        f"{len(plan.data):,} objects, {plan.data.total_bytes / 1e9:.1f} GB, "
         f"0 B to 20 MB, behind tiers of {plan.ram_bytes / MIB:.0f} MiB RAM and "
         f"{plan.disk_bytes / MIB:.0f} MiB disk. This page is written by the run; "
         "[measurements](../measurements.md#soak) says what the load is."
     )
+    workers = f" WORKERS={plan.workers}" if plan.workers > 1 else ""
     verdict = (
         f"**{'Failed' if failed(checks) else 'Passed'}**: {counts.requests:,} answers, "
         f"{counts.compared_bytes / 1e9:,.1f} GB compared byte by byte."
@@ -60,7 +61,7 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
     lines = [
         "# Soak",
         "",
-        f"    make soak MINUTES={plan.seconds / 60:g} SEED={plan.seed} WRITE=1",
+        f"    make soak MINUTES={plan.seconds / 60:g} SEED={plan.seed}{workers} WRITE=1",
         "",
         about,
         "",

@@ -17,7 +17,7 @@ import msgspec
 
 from shadeproxy.demo.processes import Child, running
 from shadeproxy.demo.servers import plain_environment
-from shadeproxy_bench.reliability.kit.bodies import BUCKET, MIB, DataSet
+from shadeproxy_bench.reliability.kit.bodies import BUCKET, CHECKED_COLUMNS_BYTES, MIB, DataSet
 from shadeproxy_bench.reliability.kit.log import complaints
 from shadeproxy_bench.reliability.kit.tally import Counts, read_counts
 from shadeproxy_bench.reliability.kit.versions import Versions
@@ -30,10 +30,11 @@ _CLIENT = (sys.executable, "-m", "shadeproxy_bench.reliability.soak.client")
 _ROLES = ("http", "http", "sdk")
 _END_S = 120.0
 _RULES = (
-    # Objects under the first prefix are checked by listing in the background, and objects under the second
+    # Objects under the first prefix are checked by listing in the background, and objects under the others
     # before every answer. All other objects are checked once an hour.
     {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "20 s"},
     {"bucket": BUCKET, "prefix": "4096/", "freshness": "revalidate"},
+    {"bucket": BUCKET, "prefix": f"{CHECKED_COLUMNS_BYTES}/", "freshness": "revalidate"},
 )
 
 
@@ -42,7 +43,7 @@ class Plan:
     """The settings of a soak. The load lasts ``seconds``, after ``warm_s`` of warm-up. The proxy is sampled
     every ``look_s``, and a line is printed every ``line_s``. The idle sample is taken ``settle_s`` after the
     warm-up, because by then idle connections to the origin are closed. After the load the proxy has
-    ``rest_s`` to become as idle as in that sample.
+    ``rest_s`` to become as idle as in that sample. ``workers``: processes of the proxy.
     """
 
     seconds: float
@@ -52,6 +53,7 @@ class Plan:
     warm_s: float = 60.0
     settle_s: float = 90.0
     rest_s: float = 90.0
+    workers: int = 1
     look_s: float = 5.0
     line_s: float = 60.0
     origin: Sequence[str] = _ORIGIN
@@ -84,7 +86,14 @@ def soak(plan: Plan, out: Path, line: Line) -> Run:
         ]
         source = stack.enter_context(listening("origin", command, work))
         served = stack.enter_context(
-            proxy(work, source, ram_bytes=plan.ram_bytes, disk_bytes=plan.disk_bytes, rules=_RULES)
+            proxy(
+                work,
+                source,
+                ram_bytes=plan.ram_bytes,
+                disk_bytes=plan.disk_bytes,
+                rules=_RULES,
+                more={"s3": {"workers": plan.workers}},
+            )
         )
         watch = Watch(served, work)
         with _load(plan, work, served, "warm") as children:

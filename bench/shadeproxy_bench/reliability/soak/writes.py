@@ -8,12 +8,20 @@ from http.client import HTTPConnection
 import msgspec
 
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
-from shadeproxy_bench.reliability.kit.bodies import BUCKET, PAGE_BYTES
+from shadeproxy_bench.reliability.kit.bodies import (
+    BUCKET,
+    CHECKED_COLUMNS_BYTES,
+    COLUMNS_BYTES,
+    PAGE_BYTES,
+)
 from shadeproxy_bench.reliability.kit.link import Cut
 from shadeproxy_bench.reliability.kit.purges import end_of_purge
 from shadeproxy_bench.reliability.soak.session import Session
 
-_SIZES = (0, 1, 4096, 100_000, 100_000, 100_000, 1_000_000, PAGE_BYTES + 1, 2 * PAGE_BYTES + 1)
+_SIZES = (
+    *(0, 1, 4096, 100_000, 100_000, 100_000, 1_000_000),
+    *(PAGE_BYTES + 1, COLUMNS_BYTES, CHECKED_COLUMNS_BYTES, 2 * PAGE_BYTES + 1),
+)
 _TRIES = 20
 
 

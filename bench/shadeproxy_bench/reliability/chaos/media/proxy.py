@@ -15,9 +15,12 @@ from shadeproxy.config import Settings
 from shadeproxy.tiers import directory
 from shadeproxy.tiers.medium import SYSTEM
 from shadeproxy.tiers.tombstones import Tombstones
+from shadeproxy_bench.reliability.kit.parts import shorten_parts
 
 _CHANGES = frozenset({"os.rename", "os.remove", "os.truncate", "os.mkdir", "os.link"})
 _STILL_DONE_WHEN_FULL = frozenset({"os.remove", "os.truncate"})
+_LONG_BYTES = 64 * 1024
+"""The limits for parts are set as for pages of this length, because the objects are no longer than two."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -80,6 +83,7 @@ def main() -> None:
     parser.add_argument("--planted", action="store_true", help="without the marks: rounds must then fail")
     options = parser.parse_args()
     settings = Settings.load(options.config)
+    shorten_parts(_LONG_BYTES)
     medium = FailingMedium(settings.cache.disk.path, options.failing)
     sys.addaudithook(medium.audit)
     directory._BOOT_ID = options.boot  # noqa: SLF001 (a new boot id in this file simulates a reboot)
