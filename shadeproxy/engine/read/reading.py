@@ -243,6 +243,8 @@ class EngineReading:
         part_only = self.request.range is not None
         try:
             meta = await flight.opened(self.deadline_of(number), proven=part_only)
+            if self._meta is not None and (meta.etag, meta.size) != (self._meta.etag, self._meta.size):
+                raise ObjectChanged(f"{self.request.ref} changed while it was read")
         except ShadeProxyError as error:
             damaged = first and isinstance(error, BodyDamaged) and flight.doubtful
             joined = coalesced and (first or isinstance(error, OriginAnswer))  # Refusals may repeat.
@@ -251,8 +253,6 @@ class EngineReading:
                 raise
             self._leave(number)
             return await self._flight(number, first=False)
-        if self._meta is not None and (meta.etag, meta.size) != (self._meta.etag, self._meta.size):
-            raise ObjectChanged(f"{self.request.ref} changed while it was read")
         return flight
 
     async def _flight_or_page(self, number: int) -> Flight | PageBody:
