@@ -41,7 +41,10 @@ class SharedAnswers:
     """All answers whose bytes flights may claim."""
 
     def __init__(self) -> None:
-        self.by_object: dict[ObjectRef, SharedAnswer] = {}
+        self.by_page: dict[tuple[ObjectRef, int], SharedAnswer] = {}
+        """The answers that can be claimed, by the page that comes next. Several of an object can be claimed,
+        because clients read several ranges of a big object at a time.
+        """
         self._unshared = 0  # So many reads more request each page by itself.
 
     def may_share(self) -> bool:
@@ -122,7 +125,7 @@ class SharedAnswer:
         """Let the flights of later pages claim turns. The answer has ``span`` of the version ``wanted``."""
         self._version, self._span = wanted, span
         self._next = self._flight.number + 1
-        self._answers.by_object[self._flight.ref] = self
+        self._answers.by_page[self._flight.ref, self._next] = self
 
     def share(self, asked_s: float | None) -> None:
         """Let the flights of later pages claim turns. ``asked_s``: monotonic time when callbacks asked the
@@ -149,8 +152,7 @@ class SharedAnswer:
         start, part = flight.number * self._page_size, flight.part
         stop = min(start + (self._page_size if part is None else part.stop), wanted.size)
         if (
-            flight.number != self._next
-            or flight.start
+            flight.start
             or stop > self._span.stop
             # The bytes of a later page follow those of a whole page.
             or (part is not None and stop != self._span.stop)
@@ -163,7 +165,9 @@ class SharedAnswer:
         ):
             return False
         flight.began = before.began
+        self._withdraw()
         self._next += 1
+        self._answers.by_page[flight.ref, self._next] = self
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((flight, turn))
         if self._looking is None and self._is_open:
@@ -197,13 +201,17 @@ class SharedAnswer:
             self._look_later()
 
     def _refuse_from(self, place: int) -> None:
-        by_object, ref = self._answers.by_object, self._flight.ref
-        if by_object.get(ref) is self:
-            del by_object[ref]
+        self._withdraw()
         refused, self._waiting = self._waiting[place:], self._waiting[:place]
         for _, turn in refused:
             if not turn.done():
                 turn.set_result(False)
+
+    def _withdraw(self) -> None:
+        """Let no flight claim the next page, unless another answer has taken this one's place."""
+        by_page, key = self._answers.by_page, (self._flight.ref, self._next)
+        if by_page.get(key) is self:
+            del by_page[key]
 
     async def _close(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -219,7 +219,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(make_fed, fed):
     bench.origin.feed(inf)
     await bench.settle()
     assert bench.ledger.taken_bytes == 0
-    assert not bench.engine._filling.filler.answers.by_object
+    assert not bench.engine._filling.filler.answers.by_page
     assert (await bench.get("k"))[0] == BODY
 
 
@@ -302,6 +302,20 @@ async def test_a_range_over_several_pages_costs_one_request(make_fed, is_known, 
     assert (await bench.get("k"))[0] == BODY
 
 
+async def test_ranges_that_are_read_at_a_time_cost_one_request_each(make_fed):
+    """Programs download a big object in several long ranges at a time."""
+    bench = await make_fed()
+    body = np.random.default_rng(4).bytes(24 * PAGE)
+    bench.origin.put("b", "k", body)
+    await known(bench)
+    ranges = [RangeSpec(first * PAGE, (first + 6) * PAGE - 1) for first in range(0, 24, 6)]
+    found = await asyncio.gather(*(bench.get("k", range=one) for one in ranges))
+    assert b"".join(part for part, _ in found) == body
+    await bench.settle()
+    assert len(bench.origin.spans) == 4, bench.origin.spans
+    assert bench.origin.cut == 0
+
+
 async def test_a_known_object_costs_one_request(make_fed):
     bench = await make_fed()
     await known(bench)
@@ -346,7 +360,7 @@ async def test_a_failed_request_for_several_pages_fails_no_flight_of_a_later_pag
     with pytest.raises(OriginUnavailable):
         await bench.get("k")
     await bench.settle()
-    assert not bench.engine._filling.filler.answers.by_object
+    assert not bench.engine._filling.filler.answers.by_page
     assert (await bench.get("k"))[0] == BODY
 
 
