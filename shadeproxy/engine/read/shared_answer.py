@@ -31,9 +31,10 @@ _END_WITHIN_S = 0.1
 most bytes of the page are on their way already, and would be sent twice. Over slower links these are few.
 """
 
-_UNSHARED_READS = 32
-"""If an answer for several pages brought one page only, bytes on their way were lost. Then one read in so
-many requests several pages of a known object together.
+_UNSHARED_READS, _FEW_PAGES = 32, 4
+"""If an answer for several pages was closed before its end, bytes on their way were lost, about as many as a
+page or two have. If it brought fewer pages than ``_FEW_PAGES``, one of the next reads in ``_UNSHARED_READS``
+requests several pages of a known object together.
 """
 
 
@@ -52,8 +53,8 @@ class SharedAnswers:
         self._unshared = max(self._unshared - 1, 0)
         return not self._unshared
 
-    def note_alone(self) -> None:
-        """Note that an answer brought one page, although it had more."""
+    def note_few(self) -> None:
+        """Note that an answer for several pages brought few of them."""
         self._unshared = _UNSHARED_READS
 
 
@@ -84,7 +85,8 @@ class SharedAnswer:
         self._page_size = page_size
         self._read: OriginRead | None = None
         self._latency_s = self._began_s = 0.0
-        self._was_handed_on = False  # True if a second flight took bytes from the answer.
+        # If the answer is closed after an earlier page, it brought few of the requested ones.
+        self._few_before = 0 if flight.answer_stop is None else flight.number + _FEW_PAGES - 1
         self._version: ObjectMeta | None = None  # The answer's version; None: it cannot be claimed.
         self._span = Span(0, 0)  # The span of the object in the answer.
         self._next = 0  # The next page to be claimed.
@@ -114,12 +116,17 @@ class SharedAnswer:
         if error is None and self._waiting and self._is_open:
             following, turn = self._waiting.pop(0)
             if not turn.done():
-                self._flight, self._was_handed_on = following, True
+                self._flight = following
                 turn.set_result(True)
                 return
-        if error is None and self._is_open and not self._was_handed_on:
-            self._answers.note_alone()
+        if error is None and self._is_open and self._flight.number < min(self._few_before, self._last):
+            self._answers.note_few()
         await self._close(kind, error, trace)
+
+    @property
+    def _last(self) -> int:
+        """The last page of which the answer has bytes."""
+        return (self._span.stop - 1) // self._page_size
 
     def _announce(self, wanted: ObjectMeta, span: Span) -> None:
         """Let the flights of later pages claim turns. The answer has ``span`` of the version ``wanted``."""
@@ -186,12 +193,12 @@ class SharedAnswer:
     def _look(self) -> None:
         """Let those flights ask the origin themselves whose turns would come too late."""
         self._looking = None
-        now, last = self._flight, (self._span.stop - 1) // self._page_size
+        now = self._flight
         came = now.number * self._page_size + now.start + now.filled
         elapsed_s = self._clock.monotonic_s() - self._began_s
         pace = (came - self._span.start) / elapsed_s if elapsed_s > 0 else inf
         for place, (flight, _) in enumerate(self._waiting):
-            is_end = place == 0 and flight.number == last
+            is_end = place == 0 and flight.number == self._last
             # After one latency, a request of its own would bring a flight its first bytes.
             within_s = max(self._latency_s, _END_WITHIN_S) if is_end else self._latency_s
             if flight.number * self._page_size > came + pace * within_s:

@@ -398,3 +398,37 @@ async def test_after_an_answer_that_was_too_slow_pages_are_requested_alone(make_
         await bench.settle()
         spans.append(max(span.length for ref, span, _ in origin.reads if ref.key == f"n{number}"))
     assert spans == [PAGE] * 31 + [len(BODY)]
+
+
+async def test_after_an_answer_that_brought_few_pages_to_a_slow_reader_pages_are_requested_alone(make_fed):
+    """The answer brings the pages that are read ahead. Then it is closed, because its reader is behind."""
+    bench = await make_fed()
+    body = np.random.default_rng(5).bytes(8 * PAGE)
+    for key in ("k", "next"):
+        bench.origin.put("b", key, body)
+        await bench.engine.stat(ReadRequest(ObjectRef("b", key)))
+    async with bench.engine.open(ReadRequest(REF)) as reading:
+        pieces = reading.body(Span(0, len(body)))
+        got = bytes(await anext(pieces))
+        await bench.settle()
+        assert (bench.origin.spans, bench.origin.cut) == ([Span(0, len(body))], 1)
+        async for piece in pieces:
+            got += bytes(piece)
+    assert got == body
+    await bench.settle()
+    before = len(bench.origin.spans)
+    assert (await bench.get("next"))[0] == body
+    await bench.settle()
+    assert {span.length for span in bench.origin.spans[before:]} == {PAGE}
+
+
+async def test_a_read_of_the_first_bytes_of_an_unknown_object_does_not_count_as_a_slow_answer(make_fed):
+    bench = await make_fed()
+    bench.origin.put("b", "other", BODY)
+    await bench.get("other", range=RangeSpec(0, 99))
+    await bench.settle()
+    assert bench.origin.cut == 1
+    await known(bench)
+    assert (await bench.get("k"))[0] == BODY
+    await bench.settle()
+    assert bench.origin.spans == [None, Span(0, len(BODY))]
