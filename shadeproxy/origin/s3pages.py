@@ -262,6 +262,9 @@ class PageGet:
 
     async def receive(self, buffer: memoryview, arrived: Arrived) -> None:
         """Fill ``buffer``; see ``Receive`` in base.py."""
+        if len(buffer) > self._left:
+            # If a read continues on this connection, the object may be shorter than the first answer said.
+            raise BodyCutShort(f"the origin has {self._left} bytes where {len(buffer)} were expected")
         try:
             self._left -= await self._answering().receive(buffer, arrived)
         except FAILURES as error:

@@ -144,6 +144,13 @@ async def whole(origin, ref=REF) -> bytes:
         return await into(reading, reading.span.length)
 
 
+async def test_a_buffer_that_is_longer_than_the_rest_of_the_body_is_not_filled_in_part(serving):
+    async with serving(SHORT) as (origin, _), origin.open(REF) as reading:
+        assert await into(reading, 6) == b"012345"
+        with pytest.raises(BodyCutShort):
+            await reading.read_into(memoryview(bytearray(6)), lambda _count: None)
+
+
 @pytest.mark.parametrize("body", [b"", b"x", BODY, BODY * 20], ids=["empty", "byte", "256K", "5M"])
 async def test_a_body_lands_in_the_buffer_and_the_connection_serves_the_next(serving, body):
     async with serving(*[HEAD % len(body) + body] * 3, SHORT) as (origin, script):

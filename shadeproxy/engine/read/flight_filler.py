@@ -104,7 +104,7 @@ class FlightFiller(FillSteps):
         """Fill a flight from the answer that fills an earlier page. Return False, with nothing done, if there
         is no such answer.
         """
-        answer = self.answers.by_object.get(flight.ref)
+        answer = self.answers.by_page.get((flight.ref, flight.number))
         if answer is None or not await answer.turn(flight, meta):
             return False
         async with answer as read:

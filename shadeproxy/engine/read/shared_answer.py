@@ -31,9 +31,10 @@ _END_WITHIN_S = 0.1
 most bytes of the page are on their way already, and would be sent twice. Over slower links these are few.
 """
 
-_UNSHARED_READS = 16
-"""If an answer for several pages was too slow for the second one, bytes on their way were lost. Then one read
-in so many requests several pages of a known object together.
+_UNSHARED_READS, _FEW_PAGES = 32, 4
+"""If an answer for several pages was closed before its end, bytes on their way were lost, about as many as a
+page or two have. If it brought fewer pages than ``_FEW_PAGES``, one of the next reads in ``_UNSHARED_READS``
+requests several pages of a known object together.
 """
 
 
@@ -41,7 +42,10 @@ class SharedAnswers:
     """All answers whose bytes flights may claim."""
 
     def __init__(self) -> None:
-        self.by_object: dict[ObjectRef, SharedAnswer] = {}
+        self.by_page: dict[tuple[ObjectRef, int], SharedAnswer] = {}
+        """The answers that can be claimed, by the page that comes next. Several of an object can be claimed,
+        because clients read several ranges of a big object at a time.
+        """
         self._unshared = 0  # So many reads more request each page by itself.
 
     def may_share(self) -> bool:
@@ -49,8 +53,8 @@ class SharedAnswers:
         self._unshared = max(self._unshared - 1, 0)
         return not self._unshared
 
-    def note_alone(self) -> None:
-        """Note that an answer was too slow for its second page."""
+    def note_few(self) -> None:
+        """Note that an answer for several pages brought few of them."""
         self._unshared = _UNSHARED_READS
 
 
@@ -81,7 +85,8 @@ class SharedAnswer:
         self._page_size = page_size
         self._read: OriginRead | None = None
         self._latency_s = self._began_s = 0.0
-        self._was_handed_on = False  # True if a second flight took bytes from the answer.
+        # If the answer is closed after an earlier page, it brought few of the requested ones.
+        self._few_before = 0 if flight.answer_stop is None else flight.number + _FEW_PAGES - 1
         self._version: ObjectMeta | None = None  # The answer's version; None: it cannot be claimed.
         self._span = Span(0, 0)  # The span of the object in the answer.
         self._next = 0  # The next page to be claimed.
@@ -111,16 +116,23 @@ class SharedAnswer:
         if error is None and self._waiting and self._is_open:
             following, turn = self._waiting.pop(0)
             if not turn.done():
-                self._flight, self._was_handed_on = following, True
+                self._flight = following
                 turn.set_result(True)
                 return
+        if error is None and self._is_open and self._flight.number < min(self._few_before, self._last):
+            self._answers.note_few()
         await self._close(kind, error, trace)
+
+    @property
+    def _last(self) -> int:
+        """The last page of which the answer has bytes."""
+        return (self._span.stop - 1) // self._page_size
 
     def _announce(self, wanted: ObjectMeta, span: Span) -> None:
         """Let the flights of later pages claim turns. The answer has ``span`` of the version ``wanted``."""
         self._version, self._span = wanted, span
         self._next = self._flight.number + 1
-        self._answers.by_object[self._flight.ref] = self
+        self._answers.by_page[self._flight.ref, self._next] = self
 
     def share(self, asked_s: float | None) -> None:
         """Let the flights of later pages claim turns. ``asked_s``: monotonic time when callbacks asked the
@@ -147,8 +159,7 @@ class SharedAnswer:
         start, part = flight.number * self._page_size, flight.part
         stop = min(start + (self._page_size if part is None else part.stop), wanted.size)
         if (
-            flight.number != self._next
-            or flight.start
+            flight.start
             or stop > self._span.stop
             # The bytes of a later page follow those of a whole page.
             or (part is not None and stop != self._span.stop)
@@ -161,7 +172,9 @@ class SharedAnswer:
         ):
             return False
         flight.began = before.began
+        self._withdraw()
         self._next += 1
+        self._answers.by_page[flight.ref, self._next] = self
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((flight, turn))
         if self._looking is None and self._is_open:
@@ -187,23 +200,24 @@ class SharedAnswer:
         elapsed_s = self._clock.monotonic_s() - self._began_s
         pace = (came - self._span.start) / elapsed_s if elapsed_s > 0 else inf
         # After one latency, a request of its own would bring the next flight its first bytes.
-        is_last = following.number == (self._span.stop - 1) // self._page_size
-        within_s = max(self._latency_s, _END_WITHIN_S) if is_last else self._latency_s
+        within_s = max(self._latency_s, _END_WITHIN_S) if following.number == self._last else self._latency_s
         if following.number * self._page_size > came + pace * within_s:
-            if not self._was_handed_on:
-                self._answers.note_alone()
             self._refuse()
         else:
             self._look_later()
 
     def _refuse(self) -> None:
-        by_object, ref = self._answers.by_object, self._flight.ref
-        if by_object.get(ref) is self:
-            del by_object[ref]
+        self._withdraw()
         refused, self._waiting = self._waiting, []
         for _, turn in refused:
             if not turn.done():
                 turn.set_result(False)
+
+    def _withdraw(self) -> None:
+        """Let no flight claim the next page, unless another answer has taken this one's place."""
+        by_page, key = self._answers.by_page, (self._flight.ref, self._next)
+        if by_page.get(key) is self:
+            del by_page[key]
 
     async def _close(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

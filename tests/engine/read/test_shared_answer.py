@@ -219,7 +219,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(make_fed, fed):
     bench.origin.feed(inf)
     await bench.settle()
     assert bench.ledger.taken_bytes == 0
-    assert not bench.engine._filling.filler.answers.by_object
+    assert not bench.engine._filling.filler.answers.by_page
     assert (await bench.get("k"))[0] == BODY
 
 
@@ -302,6 +302,20 @@ async def test_a_range_over_several_pages_costs_one_request(make_fed, is_known, 
     assert (await bench.get("k"))[0] == BODY
 
 
+async def test_ranges_that_are_read_at_a_time_cost_one_request_each(make_fed):
+    """Programs download a big object in several long ranges at a time."""
+    bench = await make_fed()
+    body = np.random.default_rng(4).bytes(24 * PAGE)
+    bench.origin.put("b", "k", body)
+    await known(bench)
+    ranges = [RangeSpec(first * PAGE, (first + 6) * PAGE - 1) for first in range(0, 24, 6)]
+    found = await asyncio.gather(*(bench.get("k", range=one) for one in ranges))
+    assert b"".join(part for part, _ in found) == body
+    await bench.settle()
+    assert len(bench.origin.spans) == 4, bench.origin.spans
+    assert bench.origin.cut == 0
+
+
 async def test_a_known_object_costs_one_request(make_fed):
     bench = await make_fed()
     await known(bench)
@@ -346,7 +360,7 @@ async def test_a_failed_request_for_several_pages_fails_no_flight_of_a_later_pag
     with pytest.raises(OriginUnavailable):
         await bench.get("k")
     await bench.settle()
-    assert not bench.engine._filling.filler.answers.by_object
+    assert not bench.engine._filling.filler.answers.by_page
     assert (await bench.get("k"))[0] == BODY
 
 
@@ -377,10 +391,44 @@ async def test_after_an_answer_that_was_too_slow_pages_are_requested_alone(make_
     assert origin.spans[0] == Span(0, len(BODY))
     assert Span(PAGE, 2 * PAGE) in origin.spans
     spans = []
-    for number in range(16):
+    for number in range(32):
         origin.put("b", f"n{number}", BODY)
         await bench.engine.stat(ReadRequest(ObjectRef("b", f"n{number}")))
         assert (await bench.get(f"n{number}"))[0] == BODY
         await bench.settle()
         spans.append(max(span.length for ref, span, _ in origin.reads if ref.key == f"n{number}"))
-    assert spans == [PAGE] * 15 + [len(BODY)]
+    assert spans == [PAGE] * 31 + [len(BODY)]
+
+
+async def test_after_an_answer_that_brought_few_pages_to_a_slow_reader_pages_are_requested_alone(make_fed):
+    """The answer brings the pages that are read ahead. Then it is closed, because its reader is behind."""
+    bench = await make_fed()
+    body = np.random.default_rng(5).bytes(8 * PAGE)
+    for key in ("k", "next"):
+        bench.origin.put("b", key, body)
+        await bench.engine.stat(ReadRequest(ObjectRef("b", key)))
+    async with bench.engine.open(ReadRequest(REF)) as reading:
+        pieces = reading.body(Span(0, len(body)))
+        got = bytes(await anext(pieces))
+        await bench.settle()
+        assert (bench.origin.spans, bench.origin.cut) == ([Span(0, len(body))], 1)
+        async for piece in pieces:
+            got += bytes(piece)
+    assert got == body
+    await bench.settle()
+    before = len(bench.origin.spans)
+    assert (await bench.get("next"))[0] == body
+    await bench.settle()
+    assert {span.length for span in bench.origin.spans[before:]} == {PAGE}
+
+
+async def test_a_read_of_the_first_bytes_of_an_unknown_object_does_not_count_as_a_slow_answer(make_fed):
+    bench = await make_fed()
+    bench.origin.put("b", "other", BODY)
+    await bench.get("other", range=RangeSpec(0, 99))
+    await bench.settle()
+    assert bench.origin.cut == 1
+    await known(bench)
+    assert (await bench.get("k"))[0] == BODY
+    await bench.settle()
+    assert bench.origin.spans == [None, Span(0, len(BODY))]
