@@ -130,6 +130,10 @@ class PageFiller:
         )
         if late and not coalesced:
             flight.kept = False
+        if answer_stop is not None and meta is not None and not coalesced:
+            # The flights of later pages take memory at once. They may wait for this flight, so it must not
+            # wait for memory.
+            self.filler.take_early(flight, self.filler.within(flight, meta.size).length)
         if intent is Intent.DEMAND:
             if coalesced:
                 self._stats.record_coalesced()

@@ -220,7 +220,7 @@ class EngineReading:
         known, pages = (self._meta, self._span), range(number, stop)
         shared = self._fills.answer_stop(self.request, *known, pages, self._finds, whole=self.explained)
         flight, coalesced = self._join(number, stop=shared)
-        if stop and shared is not None and flight.answer_stop == shared:
+        if stop and shared is not None and flight.answer_stop == shared and flight.budget_bytes:
             self._read_ahead(number, stop)
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
 

@@ -31,6 +31,9 @@ _END_WITHIN_S = 0.1
 most bytes of the page are on their way already, and would be sent twice. Over slower links these are few.
 """
 
+_OPEN_WITHIN_S = 1.0
+"""Flights of later pages wait so long for the head of an answer. Other clients may want these pages too."""
+
 _UNSHARED_READS, _FEW_PAGES = 32, 4
 """If an answer for several pages was closed before its end, bytes on their way were lost, about as many as a
 page or two have. If it brought fewer pages than ``_FEW_PAGES``, one of the next reads in ``_UNSHARED_READS``
@@ -148,7 +151,8 @@ class SharedAnswer:
             self._refuse()
             return
         self._is_open = True
-        if self._waiting:
+        if self._looking is not None:
+            self._looking.cancel()
             self._look_later()
 
     async def turn(self, flight: Flight, wanted: ObjectMeta) -> bool:
@@ -177,7 +181,7 @@ class SharedAnswer:
         self._answers.by_page[flight.ref, self._next] = self
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((flight, turn))
-        if self._looking is None and self._is_open:
+        if self._looking is None:
             self._look_later()
         try:
             return await turn
@@ -187,7 +191,7 @@ class SharedAnswer:
             raise
 
     def _look_later(self) -> None:
-        later_s = max(self._latency_s / _LOOKS, _SHORTEST_S)
+        later_s = max(self._latency_s / _LOOKS, _SHORTEST_S) if self._is_open else _OPEN_WITHIN_S
         self._looking = asyncio.get_running_loop().call_later(later_s, self._look)
 
     def _look(self) -> None:
@@ -201,13 +205,16 @@ class SharedAnswer:
         pace = (came - self._span.start) / elapsed_s if elapsed_s > 0 else inf
         # After one latency, a request of its own would bring the next flight its first bytes.
         within_s = max(self._latency_s, _END_WITHIN_S) if following.number == self._last else self._latency_s
-        if following.number * self._page_size > came + pace * within_s:
+        if not self._is_open or following.number * self._page_size > came + pace * within_s:
             self._refuse()
         else:
             self._look_later()
 
     def _refuse(self) -> None:
         self._withdraw()
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         refused, self._waiting = self._waiting, []
         for _, turn in refused:
             if not turn.done():
@@ -223,7 +230,4 @@ class SharedAnswer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._refuse()
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
         await self._opened.__aexit__(kind, error, trace)

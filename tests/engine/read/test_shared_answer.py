@@ -13,6 +13,7 @@ from shadeproxy.core.errors import BodyCutShort, OriginUnavailable
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.read import shared_answer
 from shadeproxy.origin.base import OriginRead
 from shadeproxy.origin.memory import MemoryOrigin
 from tests.support.clock import ManualClock
@@ -432,3 +433,42 @@ async def test_a_read_of_the_first_bytes_of_an_unknown_object_does_not_count_as_
     assert (await bench.get("k"))[0] == BODY
     await bench.settle()
     assert bench.origin.spans == [None, Span(0, len(BODY))]
+
+
+async def test_a_later_page_does_not_wait_for_long_for_the_head_of_an_answer(make_fed, monkeypatch):
+    """The first request hangs. Another client wants the second page only."""
+    bench = await make_fed()
+    await known(bench)
+    opened, hanging = bench.origin.open, asyncio.Event()
+
+    @asynccontextmanager
+    async def hangs_once(ref, **options):
+        if not hanging.is_set():
+            hanging.set()
+            await asyncio.Event().wait()
+        async with opened(ref, **options) as reading:
+            yield reading
+
+    monkeypatch.setattr(bench.origin, "open", hangs_once)
+    monkeypatch.setattr(shared_answer, "_OPEN_WITHIN_S", 0.05)
+    first = asyncio.create_task(bench.get("k"))
+    await hanging.wait()
+    async with asyncio.timeout(5):
+        body, _ = await bench.get("k", range=RangeSpec(PAGE, 2 * PAGE - 1))
+    assert body == BODY[PAGE : 2 * PAGE]
+    assert not first.done()
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await bench.settle()
+
+
+async def test_no_later_page_takes_memory_that_the_first_one_needs(make_bench):
+    """Each of the readers has memory for its first page before it takes any for later ones."""
+    origin = FedOrigin(ManualClock())
+    bench = await make_bench(origin=origin, clock=origin.clock, page_size=PAGE, budget_bytes=6 * PAGE)
+    for number in range(4):
+        origin.put("b", f"k{number}", BODY)
+        await bench.engine.stat(ReadRequest(ObjectRef("b", f"k{number}")))
+    async with asyncio.timeout(10):
+        found = await asyncio.gather(*(bench.get(f"k{number}") for number in range(4)))
+    assert [body for body, _ in found] == [BODY] * 4
