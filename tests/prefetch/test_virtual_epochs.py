@@ -210,6 +210,49 @@ def test_readers_of_columns_are_not_slower_than_without_the_proxy_and_get_hits_i
     assert last_s <= 0.05 * direct_s
 
 
+def test_samples_of_shards_at_random_cost_what_they_ask_for_if_few_pages_have_a_place(tmp_path):
+    """A cache of 30 % is full of pages that are worth as much as those outside. To fetch a page for one of
+    its 42 samples would cost 42 times the bytes, and displace a page that is as good.
+    """
+    loop, part, shards = VirtualLoop(), PAGE_BYTES // 42, 8
+    origin = ShapedOrigin(0.005, 1e8)
+    size = 5 * PAGE_BYTES
+    for number in range(shards):
+        origin.put(BUCKET, f"k{number}", bytes(size))
+    samples = [(f"k{number}", start) for number in range(shards) for start in range(0, size - part, part)]
+    room = int(0.3 * shards * size)
+    proxy = VirtualProxy(origin, tmp_path, VirtualClock(loop), room_bytes=room, prefetching=False)
+    rng = np.random.default_rng(3)
+
+    async def epoch(get: Callable[[str, RangeSpec], Awaitable[None]]) -> tuple[float, int]:
+        todo = [samples[at] for at in rng.permutation(len(samples))]
+        began_s, origin.bytes = loop.time(), 0
+
+        async def reader() -> None:
+            while todo:
+                key, start = todo.pop()
+                await get(key, RangeSpec(start, start + part - 1))
+
+        await asyncio.gather(*(reader() for _ in range(8)))
+        return loop.time() - began_s, origin.bytes
+
+    async def direct(key: str, span: RangeSpec) -> None:
+        async with origin.open(ObjectRef(BUCKET, key), span=Span(span.first, span.last + 1)):
+            pass
+
+    async def epochs() -> list[tuple[float, int]]:
+        took = [await epoch(direct)]
+        for number in range(shards):
+            await proxy.engine.stat(ReadRequest(ObjectRef(BUCKET, f"k{number}")))
+        took += [await epoch(lambda key, span: proxy.get(key, None, span)) for _ in range(5)]
+        await proxy.aclose()
+        return took
+
+    (direct_s, asked), *ours = run(epochs(), loop)
+    proxy.cache.close()
+    assert all(took_s <= 1.1 * direct_s and moved <= 1.1 * asked for took_s, moved in ours[2:])
+
+
 class StreamedOrigin(MemoryOrigin):
     """An origin whose bodies stream in pieces over one link of ``bytes_per_s``, after a latency. Each body
     comes at ``body_bytes_per_s`` at most.

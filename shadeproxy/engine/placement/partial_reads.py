@@ -47,6 +47,29 @@ class PartialReads:
         self._other_pages = other_pages
         self._density = PageDensity()
 
+    def takes_page(
+        self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, explained: bool
+    ) -> bool:
+        """Return whether a read of ``part_bytes`` of a page probably fetches all of it. The arguments are as
+        for ``fetch``.
+        """
+        saved_bytes = page_bytes - part_bytes
+        if saved_bytes < REQUEST_BYTES:
+            return True
+        is_short = explained or saved_bytes < LONG_BYTES or self._pins.covers(ref)
+        return is_short and self._admits(ref, number, page_bytes, part_bytes, explained=explained)
+
+    def _admits(
+        self, ref: ObjectRef, number: int, page_bytes: int, part_bytes: int, *, explained: bool
+    ) -> bool:
+        """Return whether a page would win a place for a read of ``part_bytes`` of it."""
+        share = part_bytes / page_bytes
+        # To fetch the page costs 1/share times as many bytes as the part. Unless an order or scores say that
+        # the page will be read, it must also be worth so many times more than the page that would leave.
+        worth = share if explained else share * share
+        size, pinned = page_bytes + RECORD_BYTES, self._pins.covers(ref)
+        return self._placement.admits(object_hash(ref), number, size, pinned=pinned, part=worth)
+
     def fetch(
         self,
         ref: ObjectRef,
@@ -69,9 +92,8 @@ class PartialReads:
         # The checksum of a short object can be verified only if it is read whole.
         if saved_bytes < REQUEST_BYTES or (busy and saved_bytes < LONG_BYTES):
             return Fetch.PAGE
-        hashed, size = object_hash(ref), page_bytes + RECORD_BYTES
-        share, pinned = part.length / page_bytes, self._pins.covers(ref)
-        admitted = self._placement.admits(hashed, number, size, pinned=pinned, part=share)
+        hashed, pinned = object_hash(ref), self._pins.covers(ref)
+        admitted = self._admits(ref, number, page_bytes, part.length, explained=explained)
         if admitted and (pinned or explained or saved_bytes < LONG_BYTES):
             return Fetch.PAGE
         if saved_bytes < LONG_BYTES:

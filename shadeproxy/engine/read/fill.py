@@ -16,7 +16,7 @@ from shadeproxy.core.tracing import READER
 from shadeproxy.core.types import ENDLESS, Intent, JobContext, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.freshness.versions import Versions
-from shadeproxy.engine.placement.partial_reads import LONG_BYTES, Fetch
+from shadeproxy.engine.placement.partial_reads import Fetch
 from shadeproxy.engine.read.callback_fill import fill_at_once
 from shadeproxy.engine.read.fill_steps import READAHEAD_SHARE
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
@@ -150,13 +150,13 @@ class PageFiller:
         pages: range = range(0),
         finds: Callable[[int], bool] = lambda _page: False,
         *,
-        whole: bool = False,
+        explained: bool = False,
     ) -> int | None:
         """Return the end of the bytes to request with the first of ``pages``, which is missing; None: request
         that page alone. ``meta``, ``span``: the object's version and its wanted bytes; None: not known.
 
         The result ends before the first page that is on its way, or that ``finds`` finds in a tier. It is the
-        end of a page if that page will be fetched whole (``PartialReads.fetch``), as always if ``whole``.
+        end of a page if that page will be fetched whole (``PartialReads``).
         """
         if request.intent is not Intent.DEMAND:
             return None
@@ -167,8 +167,13 @@ class PageFiller:
             stop = None if stop is None else min(stop * self._page_size, span.stop)
         if stop is None:
             return None
-        end = min(stop + -stop % self._page_size, size)
-        return end if whole or end - stop < LONG_BYTES else stop
+        number, part_bytes = divmod(stop, self._page_size)
+        end = min((number + 1) * self._page_size, size)
+        page_bytes = end - number * self._page_size
+        takes_page = part_bytes and self._cache.partial.takes_page(
+            request.ref, number, page_bytes=page_bytes, part_bytes=part_bytes, explained=explained
+        )
+        return end if takes_page else stop
 
     def _missing_stop(self, ref: ObjectRef, pages: range, finds: Callable[[int], bool]) -> int | None:
         """Return the end of the missing pages that one answer should bring, as a page number."""

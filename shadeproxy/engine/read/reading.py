@@ -218,7 +218,7 @@ class EngineReading:
         if number in self.joined:
             return
         known, pages = (self._meta, self._span), range(number, stop)
-        shared = self._fills.answer_stop(self.request, *known, pages, self._finds, whole=self.explained)
+        shared = self._fills.answer_stop(self.request, *known, pages, self._finds, explained=self.explained)
         flight, coalesced = self._join(number, stop=shared)
         if stop and shared is not None and flight.answer_stop == shared and flight.budget_bytes:
             self._read_ahead(number, stop)

@@ -165,8 +165,6 @@ class SharedAnswer:
         if (
             flight.start
             or stop > self._span.stop
-            # The bytes of a later page follow those of a whole page.
-            or (part is not None and stop != self._span.stop)
             or known is None
             # With another size, the answer would end too early or too late for the page.
             or (wanted.etag, wanted.size) != (known.etag, known.size)
@@ -178,7 +176,9 @@ class SharedAnswer:
         flight.began = before.began
         self._withdraw()
         self._next += 1
-        self._answers.by_page[flight.ref, self._next] = self
+        # After a part, the answer goes on in the middle of a page, so no flight may claim the rest.
+        if part is None:
+            self._answers.by_page[flight.ref, self._next] = self
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((flight, turn))
         if self._looking is None:
