@@ -158,7 +158,7 @@ def test_purge_asks_and_tells(shade, control):
     counts = {"objects": 3, "pages": 1, "bytes": 6_000_000}
     control.answer = (200, json.dumps({"uri": "s3://b/p", "dry_run": False, **counts}))
     result = shade("purge", "s3://b/p", "--url", control.url)
-    assert result.stdout == "purged s3://b/p: 3 objects, 1 page, 5.7 MiB\n"
+    assert result.stdout == "purged s3://b/p: 3 objects, 1 page or part, 5.7 MiB\n"
     assert control.requests == [("POST", "/v1/purge", None, {"uri": "s3://b/p", "dry_run": False})]
 
 
@@ -171,9 +171,8 @@ def test_purge_without_a_prefix_names_both_ways(shade, control):
 def test_purge_dry_run_and_json(shade, control):
     answer = {"dry_run": True, "pages": 5}
     control.answer = (200, json.dumps(answer))
-    assert (
-        shade("purge", "s3://b", "--dry-run", "--url", control.url).stdout == "would purge s3://b: 5 pages\n"
-    )
+    result = shade("purge", "s3://b", "--dry-run", "--url", control.url)
+    assert result.stdout == "would purge s3://b: 5 pages and parts\n"
     assert control.requests[0][3] == {"uri": "s3://b", "dry_run": True}
     assert json.loads(shade("purge", "s3://b", "--json", "--url", control.url).stdout) == answer
 

@@ -188,7 +188,7 @@ def test_a_check_does_not_keep_a_proxy_from_its_directory(check, ram):
 
 
 def test_a_directory_whose_disk_hangs_is_named_in_time(check, ram, monkeypatch):
-    monkeypatch.setattr(looks, "LOOK_S", 0.5)
+    monkeypatch.setattr(looks, "LOOK_S", 3.0)
     (ram / VERSION_NAME).unlink()
     os.mkfifo(ram / VERSION_NAME)  # It has no writer, so whatever opens it waits for ever.
     result = check.run(*HERE)
@@ -201,7 +201,7 @@ def test_a_directory_whose_disk_hangs_is_named_in_time(check, ram, monkeypatch):
 
 
 def test_a_lock_file_that_hangs_holds_up_no_other_look(check, ram, hold, tmp_path, monkeypatch):
-    monkeypatch.setattr(looks, "LOOK_S", 0.5)
+    monkeypatch.setattr(looks, "LOOK_S", 3.0)
     state = tmp_path / "state"
     state.mkdir()
     pid, port = hold(state)
@@ -213,7 +213,7 @@ def test_a_lock_file_that_hangs_holds_up_no_other_look(check, ram, hold, tmp_pat
 
 
 def test_a_directory_of_buckets_whose_disk_hangs_is_named_in_time(check, monkeypatch, tmp_path):
-    monkeypatch.setattr(looks, "LOOK_S", 0.5)
+    monkeypatch.setattr(looks, "LOOK_S", 3.0)
     exists = os.path.exists
     monkeypatch.setattr(
         Path, "exists", lambda path: time.sleep(60) if path.name == "buckets" else exists(path)

@@ -123,7 +123,7 @@ def test_of_many_jobs_that_wait_those_that_wait_most_are_advised_and_the_others_
 
 
 def test_a_directory_whose_disk_hangs_is_a_finding(doctor, monkeypatch, tmp_path):
-    monkeypatch.setattr(looks, "LOOK_S", 0.5)
+    monkeypatch.setattr(looks, "LOOK_S", 3.0)
     (tmp_path / "ram").mkdir()
     os.mkfifo(tmp_path / "ram" / LOCK_NAME)
     os.mkfifo(tmp_path / "ram" / VERSION_NAME)

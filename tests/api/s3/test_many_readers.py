@@ -240,7 +240,7 @@ async def test_those_that_leave_harm_nobody(held, turns, when):
     await until(lambda: all(client.bodies for client in stay))
     few(turns)
     assert {body for client in stay for body in client.bodies} == {(200, BODY)}
-    assert len(held.origin.reads) == 3
+    assert len(held.origin.reads) <= 3, "one a page at most"
     assert all(len(client.bodies) == 0 for client in gone) or when == "while it comes"
     await ended(clients)
 
