@@ -54,20 +54,23 @@ class PartialReads:
         for ``fetch``.
         """
         saved_bytes = page_bytes - part_bytes
+        # The checksum of a short object can be verified only if it is read whole.
         if saved_bytes < REQUEST_BYTES:
             return True
-        is_short = explained or saved_bytes < LONG_BYTES or self._pins.covers(ref)
-        return is_short and self._admits(ref, number, page_bytes, part_bytes, explained=explained)
+        pinned = self._pins.covers(ref)
+        if saved_bytes >= LONG_BYTES and not explained and not pinned:
+            return False
+        share = part_bytes / page_bytes
+        return self._admits(ref, number, page_bytes, share, explained=explained, pinned=pinned)
 
     def _admits(
-        self, ref: ObjectRef, number: int, page_bytes: int, part_bytes: int, *, explained: bool
+        self, ref: ObjectRef, number: int, page_bytes: int, share: float, *, explained: bool, pinned: bool
     ) -> bool:
-        """Return whether a page would win a place for a read of ``part_bytes`` of it."""
-        share = part_bytes / page_bytes
+        """Return whether a page would win a place for a read of ``share`` of it."""
         # To fetch the page costs 1/share times as many bytes as the part. Unless an order or scores say that
         # the page will be read, it must also be worth so many times more than the page that would leave.
         worth = share if explained else share * share
-        size, pinned = page_bytes + RECORD_BYTES, self._pins.covers(ref)
+        size = page_bytes + RECORD_BYTES
         return self._placement.admits(object_hash(ref), number, size, pinned=pinned, part=worth)
 
     def fetch(
@@ -89,15 +92,16 @@ class PartialReads:
         are on their way.
         """
         saved_bytes = page_bytes - part.length
-        # The checksum of a short object can be verified only if it is read whole.
-        if saved_bytes < REQUEST_BYTES or (busy and saved_bytes < LONG_BYTES):
-            return Fetch.PAGE
-        hashed, pinned = object_hash(ref), self._pins.covers(ref)
-        admitted = self._admits(ref, number, page_bytes, part.length, explained=explained)
-        if admitted and (pinned or explained or saved_bytes < LONG_BYTES):
+        if (busy and saved_bytes < LONG_BYTES) or self.takes_page(
+            ref, number, page_bytes=page_bytes, part_bytes=part.length, explained=explained
+        ):
             return Fetch.PAGE
         if saved_bytes < LONG_BYTES:
             return Fetch.PART
+        hashed, pinned = object_hash(ref), self._pins.covers(ref)
+        admitted = not (explained or pinned) and self._admits(
+            ref, number, page_bytes, part.length / page_bytes, explained=False, pinned=False
+        )
         stored = part_number(first + part.start)
         if len(self._other_pages.get(hashed, ())) >= _MOST_RECORDS:
             stored = None

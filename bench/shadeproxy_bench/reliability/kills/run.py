@@ -229,7 +229,7 @@ class _Kills:
         sample = await asyncio.to_thread(Watch(self._served, self._work).look)
         lengths = [len(piece.body()) for piece in self._read]
         least, records = sum(lengths), sum(-(-length // PAGE_BYTES) for length in lengths)
-        # Of a long object that is overwritten, both pages and parts may be there.
+        # A long object that is overwritten may be cached both in pages and in parts.
         most = least + 2 * sum(piece.size_bytes for piece in self._overwrites.pieces)
         most += (records + 8 * len(self._overwrites.pieces)) * _RECORD_BYTES
         if not least <= sample.tier_bytes["ram"] <= most:
