@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -131,10 +132,20 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """Collect garbage after each file, when pytest has released the fixtures of the file's last test."""
+    _note_running(item, "began")
     outcome = yield
+    _note_running(item, "ended")
     if nextitem is None or nextitem.path != item.path:
         release_memory()
     return outcome
+
+
+def _note_running(item: pytest.Item, state: str) -> None:
+    """Note the last test of this process in a file. `.ci/run` shows it if it must end a run that hangs."""
+    if directory := os.environ.get("SHADEPROXY_RUNNING_TESTS"):
+        process = os.environ.get("PYTEST_XDIST_WORKER", "pytest")
+        note = f"{time.strftime('%H:%M:%S')} {state} {item.nodeid}\n"
+        Path(directory, process).write_text(note, encoding="utf-8")
 
 
 _IS_COMPILED = kernels.COMPILED and hash_table.COMPILED and job_state.COMPILED
