@@ -173,7 +173,6 @@ TABLE = {
     "engine.placement.page_features": "engine/placement/test_placement.py",
     "engine.read.prefetch_port": "prefetch/test_faults.py",
     "engine.read.read_recorder": "engine/test_recording.py",
-    "engine.read.opening": "engine/test_engine.py",
     "engine.read.reading": "engine/test_engine.py",
     "engine.read.sample_lookup": "api/control/reads/test_located_again.py",
     "engine.read.upkeep": "engine/storage/test_listing.py",

@@ -22,8 +22,9 @@ import uvloop
 
 from shadeproxy_bench.listening import serve_at, shared_sockets
 from shadeproxy_bench.objects import BUCKET, body_of, parse_key
+from shadeproxy_bench.reliability.kit.origin import span_of
 
-_RANGE = re.compile(rb"\r\nrange: *bytes=(\d+)-(\d*)", re.IGNORECASE)
+_RANGE = re.compile(rb"\r\nrange: *(bytes=[0-9-]+)", re.IGNORECASE)
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _LISTING = (
     b'<?xml version="1.0" encoding="UTF-8"?><ListAllMyBucketsResult><Owner><ID>bench</ID></Owner><Buckets>'
@@ -173,7 +174,7 @@ class ObjectServer(asyncio.Protocol):
         size_bytes, number = found
         start, stop, status = 0, size_bytes, b"200 OK"
         if wanted := _RANGE.search(head):
-            start, stop = int(wanted[1]), min(int(wanted[2] or size_bytes) + 1, size_bytes)
+            start, stop = span_of(wanted[1].decode(), size_bytes)
             status = b"206 Partial Content"
         tag = blake2b(path, digest_size=16).hexdigest().encode()
         span = b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, size_bytes) if wanted else b""

@@ -57,7 +57,10 @@ class ObjectRef(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Half-open byte range ``[start, stop)`` of an object. Inclusive ranges exist only in HTTP."""
+    """Half-open byte range ``[start, stop)`` of an object. Inclusive ranges exist only in HTTP.
+
+    As in slices of Python, ``Span(-n, 0)`` is the last ``n`` bytes, for objects whose size is not known yet.
+    """
 
     start: int
     stop: int

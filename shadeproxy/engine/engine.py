@@ -29,7 +29,7 @@ from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.hits import Hits
 from shadeproxy.engine.read.needed import first_needed, joins_earlier, only_page, span_needed
-from shadeproxy.engine.read.opening import Opening
+from shadeproxy.engine.read.opening import Opening, open_unknown
 from shadeproxy.engine.read.plain_reads import PlainReads
 from shadeproxy.engine.read.prefetch_port import PrefetchPort
 from shadeproxy.engine.read.purge import Purge
@@ -372,17 +372,11 @@ class Engine:
             reading.note(self._counting.note_read, first)
         meta = await self._versions.usable(request)
         if meta is None:
-            number = None if first is None else first // self.page_size
-            if number is not None and not joins_earlier(request, number, self._filling.flights, self._rules):
-                try:
-                    await reading.open_unknown(number)
-                except OriginAnswer as answer:
-                    if answer.status != 416:
-                        raise
-                    # Our 416 states the object's size. Some origins send a 416 without it, so ask for it.
-                    reading.reset()
-                else:
-                    return
+            note_read = self._counting.note_read
+            if await open_unknown(
+                reading, first, fills=self._filling, rules=self._rules, note_read=note_read
+            ):
+                return
             meta = await self._versions.check(request.ref, request.upstream, exact=request.force_check)
         span = span_needed(request, meta)
         if first is None and span.length:

@@ -353,6 +353,8 @@ class Origin(Protocol):
         """Read ``span`` of the current version; None means the whole object.
 
         A ``span.stop`` beyond the end is clamped. A start at or beyond the end raises OriginAnswer 416.
+        ``Span(-n, 0)`` is the last ``n`` bytes, or the whole object if it is shorter; the result's span is
+        counted from the object's start.
         Raises ObjectChanged if ``if_match`` is not the current ETag. ``chunks`` may raise BodyCutShort at any
         point. ``intent``: the priority of the read if reads are limited. ``handed``: a read of the same bytes
         that callbacks began, and that this call continues.

@@ -37,7 +37,7 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer
 from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus
-from shadeproxy.origin.s3ops.spans import invalid_range
+from shadeproxy.origin.s3ops.spans import clamp, resolve
 from shadeproxy.origin.signing import PageHeads, range_field
 from shadeproxy.origin.tls_failure import why_tls_failed
 
@@ -310,7 +310,8 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
     """
     if head.status == 200 and not head.length_given:
         meta = answers.object_meta(head, size=UNKNOWN_BYTES, is_ranged=span is not None)
-        wanted = Span(0, ENDLESS) if span is None else span
+        # The last bytes of a body without a length are known only at its end.
+        wanted = Span(0, ENDLESS) if span is None or span.start < 0 else span
         return meta, wanted, wanted.start
     if head.status == 200:
         assert head.length is not None, "it was given"
@@ -318,16 +319,15 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
         if span is None:
             return meta, Span(0, head.length), 0
         # The origin has ignored the range and sends the whole object. Deliver only the span.
-        if span.start >= head.length:
-            raise invalid_range(head.length)
-        return meta, Span(span.start, min(span.stop, head.length)), span.start
+        wanted = clamp(span, head.length)
+        return meta, wanted, wanted.start
     ranges = head.places.ranges
     answered = answers.parse_content_range(head.headers[ranges[0]][1]) if len(ranges) == 1 else None
     if span is None or answered is None:
         raise OriginUnavailable("the origin answered a range that was not asked for")
     start, stop, size = answered
-    wanted = Span(span.start, min(span.stop, size))
-    if start != span.start or stop < wanted.stop or head.length not in {stop - start, None}:
+    wanted = resolve(span, size)
+    if start != wanted.start or stop < wanted.stop or head.length not in {stop - start, None}:
         raise OriginUnavailable(
             f"the origin answered bytes {start}-{stop - 1} of {size} where {range_field(span)} was asked"
         )

@@ -137,4 +137,6 @@ def range_field(span: Span) -> str:
     """Return the value of Range for ``span``. HTTP has no empty range. So for an empty span, the range is one
     byte long, and the caller drops this byte.
     """
+    if span.start < 0:
+        return f"bytes={span.start}"
     return f"bytes={span.start}-{max(span.stop - 1, span.start)}"

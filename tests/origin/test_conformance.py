@@ -30,6 +30,9 @@ async def test_a_whole_object_is_read_as_it_was_written(subject, body):
         (Span(7, 2_000_000), Span(7, 2_000_000)),
         (Span(len(BODY) - 1, len(BODY)), Span(len(BODY) - 1, len(BODY))),
         (Span(100, 10**12), Span(100, len(BODY))),
+        (Span(-1, 0), Span(len(BODY) - 1, len(BODY))),
+        (Span(-2_000_000, 0), Span(len(BODY) - 2_000_000, len(BODY))),
+        (Span(-(10**12), 0), Span(0, len(BODY))),
     ],
 )
 async def test_a_span_is_cut_to_the_object(subject, asked, given):
@@ -38,11 +41,13 @@ async def test_a_span_is_cut_to_the_object(subject, asked, given):
     assert (meta.size, span, received) == (len(BODY), given, BODY[given.start : given.stop])
 
 
-@pytest.mark.parametrize(("size", "start"), [(10, 10), (10, 11), (0, 0)])
-async def test_a_span_that_starts_at_or_beyond_the_end_is_416(subject, size, start):
+@pytest.mark.parametrize(
+    ("size", "span"), [(10, Span(10, 15)), (10, Span(11, 16)), (0, Span(0, 5)), (0, Span(-5, 0))]
+)
+async def test_a_span_that_starts_at_or_beyond_the_end_is_416(subject, size, span):
     await subject.put("key", b"x" * size)
     with pytest.raises(OriginAnswer) as raised:
-        await subject.read("key", Span(start, start + 5))
+        await subject.read("key", span)
     assert raised.value.status == 416
 
 

@@ -98,17 +98,20 @@ class PartialReads:
             return Fetch.PAGE
         if saved_bytes < LONG_BYTES:
             return Fetch.PART
-        hashed, pinned = object_hash(ref), self._pins.covers(ref)
+        pinned = self._pins.covers(ref)
         admitted = not (explained or pinned) and self._admits(
             ref, number, page_bytes, part.length / page_bytes, explained=False, pinned=False
         )
-        stored = part_number(first + part.start)
-        if len(self._other_pages.get(hashed, ())) >= _MOST_RECORDS:
-            stored = None
         if admitted:
-            page, storable = page_hash(hashed, number), stored is not None
+            page = page_hash(object_hash(ref), number)
+            storable = self._stored_as(ref, first, part) is not None
             if not self._density.reads_alone(page, group, page_bytes=page_bytes, part=part, stored=storable):
                 return Fetch.PAGE
+        return self.fetch_part(ref, group, first, part)
+
+    def fetch_part(self, ref: ObjectRef, group: int, first: int, part: Span) -> Fetch:
+        """Decide whether to store ``part`` if it is fetched alone. The arguments are as for ``fetch``."""
+        hashed, pinned, stored = object_hash(ref), self._pins.covers(ref), self._stored_as(ref, first, part)
         if stored is None:
             return Fetch.PART
         # The part has a history of its own, so that it is kept if it is read again, although its page is not.
@@ -117,3 +120,9 @@ class PartialReads:
         return (
             Fetch.STORED_PART if self._placement.admits(hashed, stored, size, pinned=pinned) else Fetch.PART
         )
+
+    def _stored_as(self, ref: ObjectRef, first: int, part: Span) -> int | None:
+        """Return the number of the record that would hold ``part`` alone; None if it cannot be stored."""
+        if len(self._other_pages.get(object_hash(ref), ())) >= _MOST_RECORDS:
+            return None
+        return part_number(first + part.start)

@@ -21,7 +21,7 @@ from shadeproxy.engine.read.callback_fill import fill_at_once
 from shadeproxy.engine.read.fill_steps import READAHEAD_SHARE
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 from shadeproxy.engine.read.flight_filler import FlightFiller
-from shadeproxy.engine.read.needed import MOST_TOGETHER, stop_asked
+from shadeproxy.engine.read.needed import MOST_TOGETHER, SUFFIX, stop_asked
 from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.read.slow_readers import SlowReaders
 from shadeproxy.engine.read.timeouts import OverdueFlights
@@ -56,7 +56,8 @@ class PageFiller:
         self._cache = cache
         self._ledger = ledger
         self._stats = stats
-        self._page_size = page_size
+        self.page_size = page_size
+        """Length of a page in bytes."""
         self._before_deciding = before_deciding
         self._callback_reads = callback_reads
         self.observer = cache.observer
@@ -142,6 +143,51 @@ class PageFiller:
             self._stats.record_prefetch("issued")
         return flight, coalesced
 
+    def join_suffix(
+        self, request: ReadRequest, suffix: Span, note: Callable[[int], bool]
+    ) -> tuple[Flight, bool]:
+        """Join a flight of at least the last bytes of an object of unknown size, as ``join`` does. Start a
+        flight if there is none; when it is opened, it has the page in which its bytes begin.
+
+        ``suffix``: see ``suffix_needed``. ``note``: notes the read, by its first byte, if it starts the
+        flight. Returns whether an order or scores explain the read.
+        """
+        READER.set(request.job or request.ref)
+        place = partial(self._place, request, note)
+        flight, coalesced = self.flights.join(
+            request.ref,
+            SUFFIX,
+            request.upstream,
+            partial(self.filler.fill, None, place=place),
+            part=suffix,
+            part_only=True,
+        )
+        if coalesced:
+            self._stats.record_coalesced()
+        return flight, coalesced
+
+    def _place(
+        self,
+        request: ReadRequest,
+        note: Callable[[int], bool],
+        flight: Flight,
+        meta: ObjectMeta,
+        span: Span,
+    ) -> None:
+        """Give a flight the page in which ``span`` begins. The answer has nothing of the page before that."""
+        ref, number = request.ref, span.start // self.page_size
+        page = page_span(number, self.page_size, meta.size)
+        part, stored_as = None, None
+        explained = note(span.start)
+        self._cache.miss(ref, number, explained=explained)
+        self.observer.note_wanted(ref, number, request.job)
+        if span.start > page.start:
+            part = Span(span.start - page.start, page.length)
+            self._before_deciding()
+            fetch = self._cache.partial.fetch_part(ref, self._cache.groups.of(ref), page.start, part)
+            stored_as = self._stored_as(number, part, fetch)
+        self.flights.place(flight, number, part, stored_as)
+
     def answer_stop(
         self,
         request: ReadRequest,
@@ -161,15 +207,15 @@ class PageFiller:
         if request.intent is not Intent.DEMAND:
             return None
         if meta is None or span is None:
-            size, stop = ENDLESS, stop_asked(request, self._page_size)
+            size, stop = ENDLESS, stop_asked(request, self.page_size)
         else:
             size, stop = meta.size, self._missing_stop(request.ref, pages, finds)
-            stop = None if stop is None else min(stop * self._page_size, span.stop)
+            stop = None if stop is None else min(stop * self.page_size, span.stop)
         if stop is None:
             return None
-        number, part_bytes = divmod(stop, self._page_size)
-        end = min((number + 1) * self._page_size, size)
-        page_bytes = end - number * self._page_size
+        number, part_bytes = divmod(stop, self.page_size)
+        end = min((number + 1) * self.page_size, size)
+        page_bytes = end - number * self.page_size
         takes_page = part_bytes and self._cache.partial.takes_page(
             request.ref, number, page_bytes=page_bytes, part_bytes=part_bytes, explained=explained
         )
@@ -177,7 +223,7 @@ class PageFiller:
 
     def _missing_stop(self, ref: ObjectRef, pages: range, finds: Callable[[int], bool]) -> int | None:
         """Return the end of the missing pages that one answer should bring, as a page number."""
-        ledger, page_size = self._ledger, self._page_size
+        ledger, page_size = self._ledger, self.page_size
         room_bytes = ledger.capacity_bytes * READAHEAD_SHARE
         if len(pages) < 2 or ledger.waiting or ledger.taken_bytes + 3 * page_size > room_bytes:
             return None
@@ -203,7 +249,7 @@ class PageFiller:
         reader that waits for memory for one page must not hold memory for later pages.
         """
         READER.set(job or ref)
-        length = page_span(number, self._page_size, meta.size).length
+        length = page_span(number, self.page_size, meta.size).length
         readahead_bytes = self._ledger.capacity_bytes * READAHEAD_SHARE
         running = self.flights.find_serving(ref, number, meta.etag, part) is not None
         if not running:
@@ -245,8 +291,8 @@ class PageFiller:
         # then serves all of them, or join the flight that serves all of the part.
         if busy and self.flights.overlaps(ref, number, part):
             return Fetch.PAGE
-        end = (number + 1) * self._page_size
-        page = page_span(number, self._page_size, end if meta is None else meta.size)
+        end = (number + 1) * self.page_size
+        page = page_span(number, self.page_size, end if meta is None else meta.size)
         self._before_deciding()
         return self._cache.partial.fetch(
             ref,
@@ -263,7 +309,7 @@ class PageFiller:
         """Return the number under which a flight stores ``part`` of a page; see ``Flight.stored_as``."""
         if part is None or fetch is not Fetch.STORED_PART:
             return None
-        return part_number(number * self._page_size + part.start)
+        return part_number(number * self.page_size + part.start)
 
     def _demand(self, flight: Flight) -> None:
         """Turn a prefetch that a reader has joined into a demand read, with the priority of a demand read."""

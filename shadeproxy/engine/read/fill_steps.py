@@ -212,6 +212,8 @@ class FillSteps:
         """Return the span of the object that a flight fetches. ``size_bytes``: size of the object, which may
         end before the page does; None: not known.
         """
+        if flight.part is not None and flight.part.start < 0:
+            return flight.part  # The last bytes of the object.
         first = flight.number * self.page_size
         part = Span(0, self.page_size) if flight.part is None else flight.part
         stop = first + part.stop

@@ -4,6 +4,7 @@ Law: a fill by a task takes the same steps as one by callbacks (callback_fill.py
 (fill_steps.py).
 """
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from shadeproxy.core.deadline import DEADLINE
@@ -15,6 +16,9 @@ from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.shared_answer import SharedAnswer
 from shadeproxy.origin.base import HandedOver, OpenOptions, OriginRead, Wanted
 
+Place = Callable[[Flight, ObjectMeta, Span], None]
+"""Gives a flight the page in which ``span`` of an object begins."""
+
 
 class FlightFiller(FillSteps):
     """Fills flights from the origin, and stores their pages."""
@@ -25,15 +29,17 @@ class FlightFiller(FillSteps):
         flight: Flight,
         handed: HandedOver | None = None,
         epoch: AuthEpoch | None = None,
+        place: Place | None = None,
     ) -> None:
         """Fill a flight, or continue a fill that callbacks began. ``handed``: the state in which the
         callbacks handed the fill over. ``epoch``: the auth epoch from before the callbacks asked the origin.
+        ``place``: gives a flight of the last bytes of an object its page.
         """
         # The first reader's deadline does not bind the fill, because other readers may need the page.
         DEADLINE.set(None)
         try:
             if flight.meta is None:
-                await self._bring(flight, known, handed, epoch)
+                await self._bring(flight, known, handed, epoch, place)
             else:
                 await self._bring_rest(flight, flight.meta, handed)
         except (ObjectChanged, OriginAnswer) as error:
@@ -61,6 +67,7 @@ class FlightFiller(FillSteps):
         known: ObjectMeta | None,
         handed: HandedOver | None,
         epoch: AuthEpoch | None,
+        place: Place | None,
     ) -> None:
         if handed is None:
             epoch = self.begin(flight)
@@ -84,6 +91,8 @@ class FlightFiller(FillSteps):
                 self._versions.allow(flight.upstream, flight.ref, epoch)
                 await self._pass_on(flight, read, known)
                 return
+            if place is not None:
+                place(flight, read.meta, read.span)
             meta = self.accept(flight, read.meta, epoch, whole=whole)
             length = self.length_of(flight, meta)
             await self._take(flight, length)

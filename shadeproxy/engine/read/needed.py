@@ -18,6 +18,14 @@ from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.rules import Freshness, Rules
 from shadeproxy.origin.base import OriginRead
 
+SUFFIX = -1
+"""Stands for the number of the first wanted page while that page is not known, because the request names the
+last bytes of an object of unknown size.
+"""
+
+_MOST_SUFFIX_BYTES = 1 << 50
+"""No object is longer, and no origin fails to read this number."""
+
 MOST_TOGETHER = 64
 """The most pages of an object that are requested together, with a range."""
 
@@ -43,6 +51,16 @@ def first_needed(request: ReadRequest) -> int | None:
         return None
     # A suffix range has the start None, because its start depends on the object's size.
     return 0 if wanted is None else wanted.first
+
+
+def suffix_needed(request: ReadRequest) -> Span | None:
+    """Return the last bytes of the object, as ``Span(-n, 0)``, if the request names them and the answer needs
+    them whatever the metadata; else None.
+    """
+    wanted, conditions = request.range, request.conditions
+    if wanted is None or wanted.first is not None or not wanted.last or conditions:
+        return None
+    return Span(-min(wanted.last, _MOST_SUFFIX_BYTES), 0)
 
 
 def part_of(span: Span, number: int, page_size: int, size_bytes: int) -> Span | None:

@@ -1,10 +1,29 @@
-"""The context manager by which a read is opened and left."""
+"""Opens reads: the context manager by which a read is opened and left, and the first request of a read of an
+object of which nothing is known.
+
+Law: the metadata of such an object come with its bytes, because a request for the metadata alone would cost a
+second latency. They are asked for first only if the wanted bytes depend on them, or if the origin refuses to
+send the bytes without saying why.
+"""
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import Any
 
+from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.types import Source, Span
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.read.fill import PageFiller
+from shadeproxy.engine.read.needed import SUFFIX, joins_earlier, span_needed, suffix_needed
 from shadeproxy.engine.read.reading import EngineReading
+from shadeproxy.engine.rules import Rules
+
+_UNCLEAR = frozenset({400, 416, 501})
+"""Statuses of an origin that has no such bytes, or that cannot send the last bytes of an object."""
+
+NoteRead = Callable[[ReadRequest, int], bool]
+"""Notes a read that begins at a byte of the object. Returns whether an order or scores explain the read."""
 
 
 class Opening:
@@ -29,3 +48,61 @@ class Opening:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave(self._reading)
+
+
+async def open_unknown(
+    reading: EngineReading, first: int | None, *, fills: PageFiller, rules: Rules, note_read: NoteRead
+) -> bool:
+    """Open the object of ``reading``, whose answer begins at byte ``first`` (None: not known yet). Return
+    False, with nothing opened, if the metadata must be asked for.
+    """
+    request, suffix = reading.request, None if first is not None else suffix_needed(reading.request)
+    if first is not None:
+        number = first // fills.page_size
+    elif suffix is not None:
+        number = SUFFIX
+    else:
+        return False
+    if joins_earlier(request, number, fills.flights, rules):
+        return False
+    try:
+        if suffix is not None:
+            return await _open_suffix(reading, suffix, fills, note_read)
+        await reading.open_unknown(number)
+    except OriginAnswer as answer:
+        # Our 416 states the object's size. Some origins send a 416 without it, so ask for it.
+        if answer.status != 416:
+            raise
+        reading.reset()
+        return False
+    return True
+
+
+async def _open_suffix(reading: EngineReading, suffix: Span, fills: PageFiller, note_read: NoteRead) -> bool:
+    """Open an object by the flight that fetches its last bytes. Return as ``open_unknown``."""
+    request = reading.request
+    flight, coalesced = fills.join_suffix(request, suffix, partial(_note, reading, note_read))
+    reading.joined[SUFFIX] = flight
+    reading.source = Source.COALESCED if coalesced else Source.ORIGIN
+    try:
+        meta = await flight.opened(reading.deadline)
+    except OriginAnswer as answer:
+        # If another reader has begun the flight, the origin may have refused that reader.
+        if answer.status not in _UNCLEAR and not coalesced:
+            raise
+        reading.reset()
+        return False
+    del reading.joined[SUFFIX]
+    span = span_needed(request, meta)
+    if flight.number == span.start // fills.page_size:
+        reading.joined[flight.number] = flight
+    else:
+        fills.flights.leave(flight)  # It fetches more bytes, and these begin in an earlier page.
+    reading.note(note_read, span.start)
+    await reading.open_known(meta, span)
+    return True
+
+
+def _note(reading: EngineReading, note_read: NoteRead, first: int) -> bool:
+    reading.note(note_read, first)
+    return reading.explained

@@ -34,6 +34,11 @@ most bytes of the page are on their way already, and would be sent twice. Over s
 _OPEN_WITHIN_S = 1.0
 """Flights of later pages wait so long for the head of an answer. Other clients may want these pages too."""
 
+_CLAIMED_WITHIN_TURNS = 4
+"""Turns of the event loop in which the next page can be claimed, after a part of a page that came at once. In
+the turn after the part was opened, its reader starts a task, and this task claims.
+"""
+
 _UNSHARED_READS, _FEW_PAGES = 32, 4
 """If an answer for several pages was closed before its end, bytes on their way were lost, about as many as a
 page or two have. If it brought fewer pages than ``_FEW_PAGES``, one of the next reads in ``_UNSHARED_READS``
@@ -116,6 +121,8 @@ class SharedAnswer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None and self._is_open:
+            await self._wait_for_claims()
         if error is None and self._waiting and self._is_open:
             following, turn = self._waiting.pop(0)
             if not turn.done():
@@ -125,6 +132,15 @@ class SharedAnswer:
         if error is None and self._is_open and self._flight.number < min(self._few_before, self._last):
             self._answers.note_few()
         await self._close(kind, error, trace)
+
+    async def _wait_for_claims(self) -> None:
+        """Let the readers of a part of a page start the flight of the next page. All of a short part can come
+        with the head of the answer.
+        """
+        for _ in range(_CLAIMED_WITHIN_TURNS if self._flight.start else 0):
+            if self._waiting or self._flight.number >= self._last:
+                return
+            await asyncio.sleep(0)
 
     @property
     def _last(self) -> int:

@@ -182,6 +182,18 @@ class SingleFlight:
             if not flights:
                 del self._flights[key]
 
+    def place(self, flight: Flight, number: int, part: Span | None, stored_as: int | None) -> None:
+        """Give a flight the page that it fetches, or the span ``part`` of it, now that the page is known.
+        Other readers of the page may join the flight from now on.
+        """
+        key = flight.ref, flight.number
+        joinable = flight in self._flights.get(key, ())
+        self.detach(flight)
+        flight.number, flight.part, flight.stored_as = number, part, stored_as
+        flight.start = 0 if part is None else part.start
+        if joinable:
+            self._flights.setdefault((flight.ref, number), []).append(flight)
+
     def invalidate_object(self, ref: ObjectRef) -> None:
         """Let no running flight of this object store its page. Later readers start new flights."""
         # Copy the set, because cancelling a fill by callbacks removes its flight from the set.

@@ -12,8 +12,16 @@ def clamp(span: Span | None, size_bytes: int) -> Span:
     """
     if span is None:
         return Span(0, size_bytes)
-    if span.start >= size_bytes:
+    found = resolve(span, size_bytes)
+    if found.start >= size_bytes:
         raise invalid_range(size_bytes)
+    return found
+
+
+def resolve(span: Span, size_bytes: int) -> Span:
+    """Return ``span`` cut at the end of an object of ``size_bytes``, and counted from the object's start."""
+    if span.start < 0:
+        return Span(max(size_bytes + span.start, 0), size_bytes)
     return Span(span.start, min(span.stop, size_bytes))
 
 

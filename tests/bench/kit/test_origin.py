@@ -32,6 +32,8 @@ def asked(**fields):
         ({"range": "bytes=2-4"}, 206, b"234", "bytes 2-4/10"),
         ({"range": "bytes=7-"}, 206, b"789", "bytes 7-9/10"),
         ({"range": "bytes=7-99"}, 206, b"789", "bytes 7-9/10"),
+        ({"range": "bytes=-3"}, 206, b"789", "bytes 7-9/10"),
+        ({"range": "bytes=-99"}, 206, BODY, "bytes 0-9/10"),
         ({"if_match": TAG, "range": "bytes=0-0"}, 206, b"0", "bytes 0-0/10"),
         ({"body": b""}, 200, b"", None),
     ],

@@ -98,12 +98,14 @@ def object_of(method: str, body: bytes | memoryview, tag: str, fields: Fields) -
 
 
 def span_of(value: str | None, size_bytes: int) -> tuple[int, int]:
-    """Return the bytes [start, stop) that a Range field names, ``bytes=a-b`` or ``bytes=a-``. None: the whole
-    object.
+    """Return the bytes [start, stop) that a Range field names, ``bytes=a-b``, ``bytes=a-`` or ``bytes=-n``.
+    None: the whole object.
     """
     if value is None:
         return 0, size_bytes
     first, _, last = value.removeprefix("bytes=").partition("-")
+    if not first:
+        return max(size_bytes - int(last), 0), size_bytes
     return int(first), min(int(last or size_bytes) + 1, size_bytes)
 
 
