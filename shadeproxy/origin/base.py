@@ -192,7 +192,7 @@ class ForwardResponse:
 
 
 class HandedOver:
-    """A read that callbacks began (callback_reads.py), and that a caller of ``Origin.open`` continues.
+    """A read that callbacks or an earlier attempt began, and that a caller of ``Origin.open`` continues.
 
     ``error``: the failure that ended the read by callbacks; None if it stopped for another reason.
     ``received_bytes``: bytes of the body that the read received. ``started_s``: the start of the read, on the
@@ -215,10 +215,11 @@ class HandedOver:
         """``slot``: the client to which the read slot is charged. ``close``: releases slot and exchange if no
         wrapper took them.
         """
-        self.started_s = started_s
-        self.error = error
+        self.started_s, self.error = started_s, error
         self.received_bytes = received_bytes
         self.check = check
+        self.keeps_slot = False
+        """True if an attempt that ends leaves its slot to the next one."""
         self._slot = slot
         self._exchange = exchange
         self._close = close
@@ -227,6 +228,14 @@ class HandedOver:
         """Return the slot at the first call; None at later ones."""
         slot, self._slot = self._slot, None
         return slot
+
+    def end(self, slot: str, give: Callable[[str], None]) -> None:
+        """End an attempt: release its slot by ``give``, or keep it (``keeps_slot``)."""
+        if self.keeps_slot:
+            self._slot = slot
+            self._close = lambda handed: None if (kept := handed.take_slot()) is None else give(kept)
+        else:
+            give(slot)
 
     def take_exchange(self) -> object | None:
         """Return the exchange at the first call; None at later ones."""
@@ -302,14 +311,10 @@ class CallbackOrigin(Protocol):
     """An origin that reads by callbacks."""
 
     lends_memory: bool
-    """True if the reads bring memory along (``memory`` of ``Sink.opened``), which the ledger does
-    not count.
-    """
+    """True if the reads bring memory along (``memory`` of ``Sink.opened``). The ledger does not count it."""
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> StartedRead | None:
-        """Begin a read. Return None, with nothing done, if the read would have to wait before it
-        can begin.
-        """
+        """Begin a read. Return None, with nothing done, if it would have to wait before it can begin."""
         ...
 
 

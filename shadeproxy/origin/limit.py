@@ -30,6 +30,7 @@ from shadeproxy.core.types import Intent, ObjectRef
 from shadeproxy.origin.base import (
     ForwardRequest,
     ForwardResponse,
+    HandedOver,
     OpenOptions,
     Origin,
     OriginRead,
@@ -305,8 +306,7 @@ class LimitedOrigin(WrappedOrigin):
         """Share the link by the weights of jobs; None: share it no longer. Call it again if the weights
         change.
 
-        Until the first call, a read costs nothing more than without sharing. Each call must pass the same
-        ``link``.
+        Each call must pass the same ``link``.
         """
         reads = self._reads
         reads.link = link
@@ -365,17 +365,17 @@ class _LimitedRead:
         self._limited = limited
         self._inner = inner
         self._intent = options.get("intent", Intent.DEMAND)
-        self._handed = options.get("handed")
+        self._handed = options.get("handed") or HandedOver(started_s=0.0)
         self._client = ""
         self._paced: str | None = None
 
     async def __aenter__(self) -> OriginRead:
-        slot = None if self._handed is None else self._handed.take_slot()
+        slot = self._handed.take_slot()
         self._client = await self._limited.take(self._intent) if slot is None else slot
         try:
             read = await self._inner.__aenter__()
         except BaseException:
-            self._limited.give(self._client)
+            self._handed.end(self._client, self._limited.give)
             raise
         if isinstance(self._client, LinkSlot):
             self._client.charge(read.span.length, passes=read.pass_on is not None)
@@ -395,6 +395,6 @@ class _LimitedRead:
         try:
             return await self._inner.__aexit__(kind, error, trace)
         finally:
-            self._limited.give(self._client)
+            self._handed.end(self._client, self._limited.give)
             if self._paced is not None:
                 self._limited.paced.give(self._paced)

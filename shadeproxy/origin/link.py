@@ -60,7 +60,7 @@ class LinkSlot(str):
         page. ``passes``: the answer is passed on as fast as its client takes it. Such a read no longer counts
         as one that fills the link, because a few slow clients would otherwise block the link for all.
         """
-        if not self.is_over:
+        if not self.is_over and not self.is_charged:  # An earlier attempt has charged all of the body.
             self.is_charged = True
             self.queue.charge(self, min(length_bytes, self.queue.page_bytes))
             if passes:

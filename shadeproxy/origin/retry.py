@@ -20,6 +20,7 @@ from shadeproxy.core.errors import OriginAnswer, OriginError, OriginUnavailable
 from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin.base import (
     Arrived,
+    HandedOver,
     ListOptions,
     OpenOptions,
     Origin,
@@ -134,7 +135,8 @@ class _RetriedRead:
         self._inner = inner
         self._budget = budget
         self._ref = ref
-        self._options = options
+        self._handed = options.get("handed") or HandedOver(started_s=0.0)
+        self._options: OpenOptions = {**options, "handed": self._handed}
         self._opened: AbstractAsyncContextManager[OriginRead] | None = None
         self._first: OriginRead
         self._reading: OriginRead
@@ -142,7 +144,11 @@ class _RetriedRead:
         self._over = False
 
     async def __aenter__(self) -> OriginRead:
-        self._first = self._reading = first = await self._open_first()
+        try:
+            self._first = self._reading = first = await self._open_first()
+        except BaseException:
+            self._handed.close()
+            raise
         self._at = first.span.start
         receive = None if first.receive is None else self._receive
         return OriginRead(first.meta, first.span, self, receive, first.doubtful, first.pass_on)
@@ -151,7 +157,11 @@ class _RetriedRead:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over = True
-        await self._close(kind, error, trace)
+        self._handed.keeps_slot = False
+        try:
+            await self._close(kind, error, trace)
+        finally:
+            self._handed.close()
 
     def __aiter__(self) -> "_RetriedRead":
         return self
@@ -189,16 +199,17 @@ class _RetriedRead:
         """Open the read. If it was handed over with an error, this error counts as that of the
         first attempt.
         """
-        handed = self._options.get("handed")
-        failure = None if handed is None else handed.take_error()
+        handed = self._handed
+        failure = handed.take_error()
         if failure is None:
             return await self._open()
+        handed.keeps_slot = handed.received_bytes > 0
         if not await self._origin.backs_off(failure, self._budget):
             raise failure
         try:
             return await self._open()
         except OriginAnswer as answer:
-            if answer.status == 416 and handed is not None and handed.received_bytes:
+            if answer.status == 416 and handed.received_bytes:
                 # The object ends where the body broke off, so the length announced was wrong. See ``_go_on``.
                 raise failure from answer
             raise
@@ -229,8 +240,9 @@ class _RetriedRead:
             await opened.__aexit__(kind, error, trace)
 
     async def _may_go_on(self, error: OriginError) -> bool:
-        # Close the broken read before the wait. Others can use its slot meanwhile, and one read never holds
-        # two slots.
+        # Close the broken read before the wait, but keep its slot. The reader holds memory for the body. If
+        # it waited for another slot, reads that hold all slots and wait for memory would wait for it.
+        self._handed.keeps_slot = True
         await self._close()
         if self._first.pass_on is not None:
             return False  # The rest might belong to another version.

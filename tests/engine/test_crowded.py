@@ -9,7 +9,8 @@ from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.read.flight import PIECE_BYTES
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
-from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
+from shadeproxy.origin.retry import RetryingOrigin, RetryRule
+from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 from tests.support.engine import PAGE
 
 BODY = bytes(range(256)) * (6 * PAGE // 256) + b"tail"
@@ -31,6 +32,24 @@ async def test_cold_objects_of_many_pages_all_arrive(make_bench, slots, pages):
     assert answers == [(key.encode() + BODY, Source.ORIGIN) for key in keys]
     await bench.settle()
     assert memory.gets == len(keys) * 7, "each page was asked for once"
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+async def test_cold_objects_whose_bodies_break_off_all_arrive(make_bench, slots):
+    """If broken bodies gave up their slots, and kept their memory, other reads would take the slots and wait
+    for that memory; all would get a 503 after 10 s.
+    """
+    memory, keys = MemoryOrigin(chunk_bytes=1000), [f"k{number}" for number in range(24)]
+    for key in keys:
+        memory.put("b", key, key.encode() + BODY[: PAGE // 2])
+    breaking = FaultyOrigin(memory, delay_s=0.002, script=[Fault(cut_after_bytes=1000)] * 12)
+    limited = LimitedOrigin(breaking, max_open=slots)
+    rule = RetryRule(attempts=13, base_delay_s=0.01, max_delay_s=0.01)
+    bench = await make_bench(origin=RetryingOrigin(limited, rule=rule), budget_bytes=PAGE)
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(*(bench.get(key) for key in keys))
+    assert answers == [(key.encode() + BODY[: PAGE // 2], Source.ORIGIN) for key in keys]
+    assert limited.open_now == 0
 
 
 async def test_a_last_piece_that_is_passed_on_keeps_the_memory_of_its_page_counted(make_bench):

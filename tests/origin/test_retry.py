@@ -2,6 +2,7 @@
 same version.
 """
 
+import asyncio
 import random
 
 import pytest
@@ -10,6 +11,7 @@ from shadeproxy.core.errors import (
     BodyCutShort,
     ObjectChanged,
     OriginAnswer,
+    OriginError,
     OriginThrottled,
     OriginUnavailable,
 )
@@ -105,19 +107,59 @@ async def test_a_body_that_breaks_off_goes_on_where_it_stopped(retrying, faulty,
     ]
 
 
-async def test_the_slot_of_a_broken_body_is_free_during_the_wait(faulty, clock):
-    limited = LimitedOrigin(faulty, max_open=1)
-    taken = []
-    sleep = clock.sleep
+@pytest.fixture
+def limited(faulty, clock):
+    """Return a limit of one slot. ``limited.taken``: how many slots were taken at each wait of a retry."""
+    limited, sleep = LimitedOrigin(faulty, max_open=1), clock.sleep
+    limited.taken = []
 
     async def record(seconds):
-        taken.append(limited.open_now)
+        limited.taken.append(limited.open_now)
         await sleep(seconds)
 
     clock.sleep = record
-    faulty.enqueue(Fault(cut_after_bytes=25_000))
+    return limited
+
+
+async def test_a_broken_body_keeps_its_slot_until_its_end(limited, faulty, clock):
+    """Its reader has memory, for which the reads that hold all slots may wait."""
+    faulty.enqueue(Fault(cut_after_bytes=25_000), DOWN, DOWN, None)
+    rule = RetryRule(attempts=4)
+    assert await read(RetryingOrigin(limited, rule=rule, clock=clock)) == BODY
+    assert limited.taken == [1, 1, 1]
+    assert limited.open_now == 0
+
+
+async def test_a_read_without_an_answer_leaves_its_slot_to_others(limited, faulty, clock):
+    faulty.enqueue(DOWN, DOWN)
     assert await read(RetryingOrigin(limited, clock=clock)) == BODY
-    assert taken == [0]
+    assert limited.taken == [0, 0]
+    assert limited.open_now == 0
+
+
+@pytest.mark.parametrize("then", [Fault(cut_after_bytes=10), DOWN])
+async def test_a_read_that_fails_for_good_leaves_no_slot(limited, faulty, clock, then):
+    faulty.enqueue(Fault(cut_after_bytes=10), then, then, then)
+    with pytest.raises(OriginError):
+        await read(RetryingOrigin(limited, clock=clock))
+    assert limited.open_now == 0
+
+
+async def test_a_reader_that_leaves_during_the_wait_leaves_no_slot(limited, faulty, clock):
+    faulty.enqueue(Fault(cut_after_bytes=10))
+    waiting = asyncio.Event()
+
+    async def wait(_seconds):
+        waiting.set()
+        await asyncio.Event().wait()
+
+    clock.sleep = wait
+    reader = asyncio.create_task(read(RetryingOrigin(limited, clock=clock)))
+    await waiting.wait()
+    assert limited.open_now == 1
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    assert limited.open_now == 0
 
 
 async def test_a_body_that_keeps_breaking_off_is_an_error(retrying, faulty):
