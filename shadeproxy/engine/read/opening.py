@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.errors import OriginAnswer, Unidentified
 from shadeproxy.core.types import Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.read.fill import PageFiller
@@ -69,6 +69,9 @@ async def open_unknown(
         if suffix is not None:
             return await _open_suffix(reading, suffix, fills, note_read)
         await reading.open_unknown(number)
+    except Unidentified:
+        if not reading.pass_on(number):
+            raise
     except OriginAnswer as answer:
         # Our 416 states the object's size. Some origins send a 416 without it, so ask for it.
         if answer.status != 416:
