@@ -90,8 +90,8 @@ async def _open_suffix(reading: EngineReading, suffix: Span, fills: PageFiller, 
     try:
         meta = await flight.opened(reading.deadline)
     except OriginAnswer as answer:
-        # If another reader has begun the flight, the origin may have refused that reader.
-        if answer.status not in _UNCLEAR and not coalesced:
+        # If the origin refused a client with other rights, it may let this one read.
+        if answer.status not in _UNCLEAR and flight.upstream == request.upstream:
             raise
         reading.reset()
         return False
