@@ -84,7 +84,7 @@ async def open_unknown(
 async def _open_suffix(reading: EngineReading, suffix: Span, fills: PageFiller, note_read: NoteRead) -> bool:
     """Open an object by the flight that fetches its last bytes. Return as ``open_unknown``."""
     request = reading.request
-    flight, coalesced = fills.join_suffix(request, suffix, partial(_note, reading, note_read))
+    flight, coalesced = fills.join_suffix(request, suffix, partial(reading.note, note_read))
     reading.joined[SUFFIX] = flight
     reading.source = Source.COALESCED if coalesced else Source.ORIGIN
     try:
@@ -104,8 +104,3 @@ async def _open_suffix(reading: EngineReading, suffix: Span, fills: PageFiller, 
     reading.note(note_read, span.start)
     await reading.open_known(meta, span)
     return True
-
-
-def _note(reading: EngineReading, note_read: NoteRead, first: int) -> bool:
-    reading.note(note_read, first)
-    return reading.explained

@@ -113,11 +113,12 @@ class EngineReading:
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
         return flight
 
-    def note(self, note_read: Callable[[ReadRequest, int], bool], first: int) -> None:
-        """Let ``note_read`` note the read, which begins at byte ``first``, unless it was noted before."""
+    def note(self, note_read: Callable[[ReadRequest, int], bool], first: int) -> bool:
+        """Note the read, which begins at byte ``first``, unless it was noted before. Return ``explained``."""
         if not self.begun and not self._observed:
             self._observed = True
             self.explained |= note_read(self.request, first)
+        return self.explained
 
     def adopt(self, flight: Flight, deadline: Deadline | None) -> None:
         """Continue a plain read (plain_reads.py), whose client waits for the first page by ``flight``."""
