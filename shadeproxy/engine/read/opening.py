@@ -93,7 +93,7 @@ async def _open_suffix(reading: EngineReading, suffix: Span, fills: PageFiller, 
         # If the origin refused a client with other rights, it may let this one read.
         if answer.status not in _UNCLEAR and flight.upstream == request.upstream:
             raise
-        reading.reset()
+        reading.done(SUFFIX)  # No page was wanted yet, so the next request is the first one for a page.
         return False
     del reading.joined[SUFFIX]
     span = span_needed(request, meta)

@@ -142,6 +142,8 @@ async def test_an_origin_without_ranges_of_the_last_bytes(make, status):
     bench.origin.error = OriginAnswer(status, "InvalidRange", "No ranges of the last bytes")
     assert (await bench.get("k", range=last(1000)))[0] == BODY[-1000:]
     assert bench.origin.heads == 1
+    await bench.settle()
+    assert spans(bench) == [Span(3 * PAGE - 900, 3 * PAGE + 100)], "no more of the long page than is wanted"
 
 
 async def test_refused_rights_of_one_reader_do_not_refuse_another(make):
