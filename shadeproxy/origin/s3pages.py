@@ -22,6 +22,7 @@ from shadeproxy.core.errors import (
     BodyDamaged,
     InvalidRequest,
     ObjectChanged,
+    OriginAnswer,
     OriginError,
     OriginUnavailable,
 )
@@ -306,7 +307,8 @@ class PageGet:
 def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
     """Return the metadata of an answer, the span to deliver, and the number of body bytes to skip before it.
 
-    Raises OriginUnavailable if the answer does not fit the request, and OriginAnswer 416.
+    Raises OriginAnswer 416, and, if the answer does not fit the request, OriginUnavailable, or OriginAnswer
+    501 for the last bytes of an object.
     """
     if head.status == 200 and not head.length_given:
         meta = answers.object_meta(head, size=UNKNOWN_BYTES, is_ranged=span is not None)
@@ -324,14 +326,22 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
     ranges = head.places.ranges
     answered = answers.parse_content_range(head.headers[ranges[0]][1]) if len(ranges) == 1 else None
     if span is None or answered is None:
-        raise OriginUnavailable("the origin answered a range that was not asked for")
+        raise _unfit(span, "the origin answered a range that was not asked for")
     start, stop, size = answered
     wanted = resolve(span, size)
     if start != wanted.start or stop < wanted.stop or head.length not in {stop - start, None}:
-        raise OriginUnavailable(
-            f"the origin answered bytes {start}-{stop - 1} of {size} where {range_field(span)} was asked"
-        )
+        text = f"the origin answered bytes {start}-{stop - 1} of {size} where {range_field(span)} was asked"
+        raise _unfit(span, text)
     return answers.object_meta(head, size=size, is_ranged=True), wanted, 0
+
+
+def _unfit(span: Span | None, text: str) -> OriginError:
+    """Return the error for a range that does not fit the request. It is final if the last bytes were asked
+    for: the origin probably misreads such requests, and may understand another range.
+    """
+    if span is not None and span.start < 0:
+        return OriginAnswer(501, "NotImplemented", text)
+    return OriginUnavailable(text)
 
 
 def broken_off(error: BaseException) -> OriginError:

@@ -115,6 +115,20 @@ async def test_another_range_than_asked_is_an_error(against, content_range):
         await against(read(Span(3, 6)), answer)
 
 
+@pytest.mark.parametrize("content_range", ["bytes 0-2/10", "bytes 7-8/10", "bytes 7-9/*", "bytes 7-9", ""])
+async def test_another_range_than_the_last_bytes_is_a_final_answer(against, content_range):
+    answer = f'HTTP/1.1 206 P\r\nETag: "e"\r\nContent-Range: {content_range}\r\nContent-Length: 3\r\n\r\n789'
+    with pytest.raises(OriginAnswer) as raised:
+        await against(read(Span(-3, 0)), answer)
+    assert raised.value.status == 501
+
+
+async def test_an_origin_that_ignores_ranges_gives_the_last_bytes(against):
+    check = read(Span(-3, 0))
+    await against(check, OK)
+    assert (check.body, check.span, check.meta.size) == (b"789", Span(7, 10), 10)
+
+
 async def test_a_ranged_answer_has_no_whole_object_checksum(against):
     check = read(Span(3, 6))
     await against(

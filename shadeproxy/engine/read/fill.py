@@ -149,8 +149,8 @@ class PageFiller:
         """Join a flight of at least the last bytes of an object of unknown size, as ``join`` does. Start a
         flight if there is none; when it is opened, it has the page in which its bytes begin.
 
-        ``suffix``: see ``suffix_needed``. ``note``: notes the read, by its first byte, if it starts the
-        flight. Returns whether an order or scores explain the read.
+        ``suffix``: see ``suffix_needed``. ``note``: called with the read's first byte, if the read starts the
+        flight; returns whether an order or scores explain the read.
         """
         READER.set(request.job or request.ref)
         place = partial(self._place, request, note)

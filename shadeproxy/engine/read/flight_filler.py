@@ -87,12 +87,12 @@ class FlightFiller(FillSteps):
             span=wanted.span,
         )
         async with answer as read:
+            if place is not None:
+                place(flight, read.meta, read.span)
             if read.pass_on is not None:
                 self._versions.allow(flight.upstream, flight.ref, epoch)
                 await self._pass_on(flight, read, known)
                 return
-            if place is not None:
-                place(flight, read.meta, read.span)
             meta = self.accept(flight, read.meta, epoch, whole=whole)
             length = self.length_of(flight, meta)
             await self._take(flight, length)

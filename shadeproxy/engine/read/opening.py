@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from shadeproxy.core.errors import OriginAnswer
+from shadeproxy.core.errors import OriginAnswer, Unidentified
 from shadeproxy.core.types import Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.read.fill import PageFiller
@@ -69,6 +69,9 @@ async def open_unknown(
         if suffix is not None:
             return await _open_suffix(reading, suffix, fills, note_read)
         await reading.open_unknown(number)
+    except Unidentified:
+        if not reading.pass_on(number):
+            raise
     except OriginAnswer as answer:
         # Our 416 states the object's size. Some origins send a 416 without it, so ask for it.
         if answer.status != 416:
@@ -81,16 +84,16 @@ async def open_unknown(
 async def _open_suffix(reading: EngineReading, suffix: Span, fills: PageFiller, note_read: NoteRead) -> bool:
     """Open an object by the flight that fetches its last bytes. Return as ``open_unknown``."""
     request = reading.request
-    flight, coalesced = fills.join_suffix(request, suffix, partial(_note, reading, note_read))
+    flight, coalesced = fills.join_suffix(request, suffix, partial(reading.note, note_read))
     reading.joined[SUFFIX] = flight
     reading.source = Source.COALESCED if coalesced else Source.ORIGIN
     try:
         meta = await flight.opened(reading.deadline)
     except OriginAnswer as answer:
-        # If another reader has begun the flight, the origin may have refused that reader.
-        if answer.status not in _UNCLEAR and not coalesced:
+        # If the origin refused a client with other rights, it may let this one read.
+        if answer.status not in _UNCLEAR and flight.upstream == request.upstream:
             raise
-        reading.reset()
+        reading.done(SUFFIX)  # No page was wanted yet, so the next request is the first one for a page.
         return False
     del reading.joined[SUFFIX]
     span = span_needed(request, meta)
@@ -101,8 +104,3 @@ async def _open_suffix(reading: EngineReading, suffix: Span, fills: PageFiller, 
     reading.note(note_read, span.start)
     await reading.open_known(meta, span)
     return True
-
-
-def _note(reading: EngineReading, note_read: NoteRead, first: int) -> bool:
-    reading.note(note_read, first)
-    return reading.explained

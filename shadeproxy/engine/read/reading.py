@@ -16,7 +16,6 @@ from shadeproxy.core.errors import (
     Overloaded,
     ShadeProxyError,
     TierError,
-    Unidentified,
 )
 from shadeproxy.core.ranges import pages_of, part_start
 from shadeproxy.core.tracing import RELAYED
@@ -114,11 +113,12 @@ class EngineReading:
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
         return flight
 
-    def note(self, note_read: Callable[[ReadRequest, int], bool], first: int) -> None:
-        """Let ``note_read`` note the read, which begins at byte ``first``, unless it was noted before."""
+    def note(self, note_read: Callable[[ReadRequest, int], bool], first: int) -> bool:
+        """Note the read, which begins at byte ``first``, unless it was noted before. Return ``explained``."""
         if not self.begun and not self._observed:
             self._observed = True
             self.explained |= note_read(self.request, first)
+        return self.explained
 
     def adopt(self, flight: Flight, deadline: Deadline | None) -> None:
         """Continue a plain read (plain_reads.py), whose client waits for the first page by ``flight``."""
@@ -129,13 +129,14 @@ class EngineReading:
     async def open_unknown(self, number: int) -> None:
         """Learn the metadata from the flight of the first wanted page."""
         self._start(number)
-        try:
-            self._meta = (await self._flight(number)).meta
-        except Unidentified:
-            self._passed = read = claim_passed(self.joined.get(number), self.request)
-            if read is None:
-                raise
+        self._meta = (await self._flight(number)).meta
+
+    def pass_on(self, number: int) -> bool:
+        """Pass on the origin's answer, which names no version. Return False if it lacks wanted bytes."""
+        self._passed = read = claim_passed(self.joined.get(number), self.request)
+        if read is not None:
             self._meta, self.source = read.meta, Source.BYPASS
+        return read is not None
 
     async def open_known(self, meta: ObjectMeta, span: Span) -> None:
         """Find the source of ``span``. Start the flight of the first page of ``span`` that is missing."""

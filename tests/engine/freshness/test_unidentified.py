@@ -5,6 +5,7 @@ of two origin answers.
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from unittest.mock import ANY
 
 import pytest
 
@@ -75,6 +76,23 @@ def make(make_bench):
     for origin in origins:
         if origin.held is not None:
             origin.held.set()  # The engine waits for its fills when it ends, even if the test has failed.
+
+
+@pytest.mark.parametrize("size", [1, 100, PAGE, 3 * PAGE])
+@pytest.mark.parametrize("count", [1, 100, PAGE, 4 * PAGE])
+async def test_the_last_bytes_come_from_one_answer(make, size, count):
+    bench, origin = await make(size)
+    assert await bench.get("k", range=RangeSpec(None, count)) == (origin.body(1)[-count:], ANY)
+    await bench.settle()
+    assert origin.opened == 1
+
+
+async def test_readers_of_the_last_bytes_of_an_answer_without_a_length_are_forwarded(make):
+    bench, origin = await make(measured=False)
+    with pytest.raises(Unidentified):
+        await bench.get("k", range=RangeSpec(None, 100))
+    await bench.settle()
+    assert origin.open_now == 0
 
 
 async def read(bench, span=None, **options):
