@@ -41,8 +41,8 @@ class ReadRequest(NamedTuple):
     """A request for bytes of one object.
 
     ``range``: the range that the client sent; None: the whole object. The engine fetches the first page of
-    the range first. ``conditions``: if there are any, the engine gets the metadata by a HEAD, because a 304
-    or 412 needs no page. ``force_check``: ask the origin whether the cached version is current
+    the range first. ``conditions``: if one may end in 304, the engine gets the metadata by a HEAD, because a
+    304 needs no page. ``force_check``: ask the origin whether the cached version is current
     (``Cache-Control: no-cache``). ``upstream``: the client's credentials and rights at the origin. ``grant``:
     the right that the client needs; HEAD if the client asks for no byte of the body.
     """

@@ -373,9 +373,7 @@ class Engine:
         meta = await self._versions.usable(request)
         if meta is None:
             note_read = self._counting.note_read
-            if await open_unknown(
-                reading, first, fills=self._filling, rules=self._rules, note_read=note_read
-            ):
+            if await open_unknown(reading, fills=self._filling, rules=self._rules, note_read=note_read):
                 return
             meta = await self._versions.check(request.ref, request.upstream, exact=request.force_check)
         span = span_needed(request, meta)

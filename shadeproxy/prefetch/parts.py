@@ -2,9 +2,10 @@
 
 There are two kinds of guesses. *The rest*: a reader of a part of an object will read all of it (Monarch,
 CCGrid'22), unless the part is the end, where formats keep their index. *Streams*: a reader that read two
-adjacent ranges, or three ranges at one stride, will continue in that way. Laws: plain state; tables are
-bounded. A further page of a stream is guessed only when an earlier guess was read. So prefetching does not
-run ahead of a reader that does not follow.
+adjacent ranges, or three ranges at one stride, will continue in that way. If pages are long, the ranges must
+have cost a good part of a page: a look at a header, or two random reads that happen to be neighbours, are no
+reason to fetch pages. Laws: plain state; tables are bounded. A further page of a stream is guessed only when
+an earlier guess was read. So prefetching does not run ahead of a reader that does not follow.
 """
 
 from collections import OrderedDict, deque
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import pages_of
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
+from shadeproxy.engine.placement.density import LEAST_SHARE, REQUEST_BYTES
 from shadeproxy.engine.placement.partial_reads import LONG_BYTES
 
 _MOST_OBJECTS = 1024
@@ -35,12 +37,14 @@ class Guess(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One reader of one object. ``last``: the range read last. ``coming``: the next pages to guess.
-    ``room``: how many guesses may be unread at a time.
+    """One reader of one object. ``last``: the range read last. ``cost_bytes``: what its latest reads, none of
+    which skipped much, have cost. ``coming``: the next pages to guess. ``room``: how many guesses may be
+    unread at a time.
     """
 
     last: Span
     stride: int = 0
+    cost_bytes: int = 0
     coming: Iterator[int] = field(default_factory=lambda: iter(()))
     room: int = _FIRST_PAGES
     unread: set[int] = field(default_factory=set)
@@ -137,7 +141,7 @@ class Parts:
         # This is a new reader, or a second read at some stride from the first. A third read at that stride
         # will confirm the stream.
         step = span.start - known.streams[-1].last.start if known.streams else 0
-        known.streams.append(Stream(span, step))
+        known.streams.append(Stream(span, step, span.length + REQUEST_BYTES))
         del known.streams[:-_MOST_STREAMS]
 
     def _restart(self, known: _Object, stream: Stream, span: Span, stride: int) -> None:
@@ -148,8 +152,10 @@ class Parts:
         stream.last, stream.stride = span, stride
         stream.unread.clear()
         # Pages of which the reader skips more than half would hold up its own reads.
-        skips = self._page_size > LONG_BYTES and 2 * span.length < min(step, self._page_size)
-        stream.coming = iter(()) if skips else self._pages_from(span, stride, known.meta.size)
+        skips = 2 * span.length < min(step, self._page_size)
+        stream.cost_bytes = span.length + REQUEST_BYTES + (0 if skips else stream.cost_bytes)
+        stops = self._page_size > LONG_BYTES and (skips or stream.cost_bytes < LEAST_SHARE * self._page_size)
+        stream.coming = iter(()) if stops else self._pages_from(span, stride, known.meta.size)
         self._guess(known, stream)
 
     def _guess(self, known: _Object, stream: Stream) -> None:

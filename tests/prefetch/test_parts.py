@@ -3,6 +3,7 @@ reason.
 """
 
 import asyncio
+import random
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.support.prefetching import Order, until, whole
 from tests.support.purging import purge_under
 
 PAGE = 4096
+MIB = 1 << 20
 BODY = bytes(range(256)) * 16 * 12  # twelve pages
 
 
@@ -163,3 +165,33 @@ def test_what_waits_to_be_fetched_whole_is_bounded():
         waiting.add(guess.ref.key)
     assert len(waiting) <= 1024
     assert "k4999" in waiting
+
+
+class TestLongPages:
+    """Pages so long that a fetch for nothing would hold up readers."""
+
+    META = ObjectMeta('"e"', 20 * MIB, ())
+
+    def guesses(self, reads):
+        """Return how many pages are guessed after each of ``reads``, pairs of start and length."""
+        parts = Parts(page_size=4 * MIB, whole_bytes=0)
+        counts = []
+        for start, length in reads:
+            parts.note(ObjectRef("b", "k"), self.META, Span(start, start + length), room_bytes=1 << 30)
+            counts.append(0)
+            while parts.soon() is not None:
+                counts[-1] += 1
+        return counts
+
+    def test_a_look_at_the_header_is_no_reason_to_fetch_pages(self):
+        """Readers of safetensors read the length of the header, and then the header."""
+        assert self.guesses([(0, 8), (8, 100_000)]) == [0, 0]
+
+    def test_neighbours_among_reads_at_random_are_no_reason_either(self):
+        places = random.Random(1).sample(range(160), 160)
+        assert sum(self.guesses([(place * MIB // 8, MIB // 8) for place in places])) <= 4
+
+    @pytest.mark.parametrize(("length", "reads"), [(16_000, 7), (100_000, 4), (MIB, 2)])
+    def test_readers_in_a_row_are_read_ahead_once_they_have_cost_a_good_part_of_a_page(self, length, reads):
+        counts = self.guesses([(number * length, length) for number in range(reads)])
+        assert counts == [0] * (reads - 1) + [2]

@@ -14,7 +14,10 @@ from shadeproxy.core.types import Span
 REQUEST_BYTES = 64 * 1024
 """A request costs about as much as this many bytes."""
 
-_CLOSE_PARTS, _LEAST_SHARE = 2, 1 / 8
+LEAST_SHARE = 1 / 8
+"""Readers in a row are believed once their reads of a page have cost this share of it."""
+
+_CLOSE_PARTS = 2
 # Parts that are read again and again alone may cost this many pages, then the page is fetched. Parts that are
 # not stored are read again in each epoch.
 _MOST_PAGES, _MOST_PAGES_UNSTORED = 4, 1
@@ -55,7 +58,7 @@ class _Visit:
     def is_dense(self, page_bytes: int) -> bool:
         """Return whether the parts so far show that most of the page will be read."""
         close = not self.explored and self.close >= _CLOSE_PARTS
-        return len(self.parts) > 1 and self.parts_bytes >= page_bytes * (_LEAST_SHARE if close else 1)
+        return len(self.parts) > 1 and self.parts_bytes >= page_bytes * (LEAST_SHARE if close else 1)
 
 
 class PageDensity:

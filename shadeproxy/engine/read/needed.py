@@ -53,6 +53,19 @@ def first_needed(request: ReadRequest) -> int | None:
     return 0 if wanted is None else wanted.first
 
 
+def first_expected(request: ReadRequest) -> int | None:
+    """Return the first byte of the object in the answer, if no condition fails; None if this depends on the
+    metadata all the same, or if a condition will probably fail.
+
+    Readers that name the version they want (If-Match) nearly always get its bytes. Readers that name the
+    version they have (If-None-Match) nearly never do.
+    """
+    conditions = request.conditions
+    if conditions.if_none_match or conditions.if_modified_since:
+        return None
+    return 0 if request.range is None else request.range.first
+
+
 def suffix_needed(request: ReadRequest) -> Span | None:
     """Return the last bytes of the object, as ``Span(-n, 0)``, if the request names them and the answer needs
     them whatever the metadata; else None.
@@ -108,9 +121,10 @@ def joins_earlier(request: ReadRequest, number: int, flights: SingleFlight, rule
 
 def claim_passed(flight: Flight | None, request: ReadRequest) -> OriginRead | None:
     """Take over the origin's answer from a flight that cannot store it, and return the answer. Return None if
-    the answer lacks wanted bytes. The answer stays valid until the flight is left.
+    the answer lacks wanted bytes, or if the origin must decide on conditions. The answer stays valid until
+    the flight is left.
     """
-    read = None if flight is None else flight.passed
+    read = None if flight is None or request.conditions else flight.passed
     if flight is None or read is None or flight.upstream != request.upstream:
         return None
     assert read.pass_on is not None, "an answer that can be stored is no answer to pass on"

@@ -2,8 +2,8 @@
 object of which nothing is known.
 
 Law: the metadata of such an object come with its bytes, because a request for the metadata alone would cost a
-second latency. They are asked for first only if the wanted bytes depend on them, or if the origin refuses to
-send the bytes without saying why.
+second latency. They are asked for alone only if the wanted bytes depend on them, if a condition of the
+request will probably fail or has failed, or if the origin refuses to send the bytes without saying why.
 """
 
 from collections.abc import Callable, Coroutine
@@ -11,11 +11,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from shadeproxy.core.conditions import Verdict
 from shadeproxy.core.errors import OriginAnswer, Unidentified
 from shadeproxy.core.types import Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.read.fill import PageFiller
-from shadeproxy.engine.read.needed import SUFFIX, joins_earlier, span_needed, suffix_needed
+from shadeproxy.engine.read.needed import SUFFIX, first_expected, joins_earlier, span_needed, suffix_needed
 from shadeproxy.engine.read.reading import EngineReading
 from shadeproxy.engine.rules import Rules
 
@@ -51,12 +52,12 @@ class Opening:
 
 
 async def open_unknown(
-    reading: EngineReading, first: int | None, *, fills: PageFiller, rules: Rules, note_read: NoteRead
+    reading: EngineReading, *, fills: PageFiller, rules: Rules, note_read: NoteRead
 ) -> bool:
-    """Open the object of ``reading``, whose answer begins at byte ``first`` (None: not known yet). Return
-    False, with nothing opened, if the metadata must be asked for.
-    """
-    request, suffix = reading.request, None if first is not None else suffix_needed(reading.request)
+    """Open the object of ``reading``. Return False, with nothing opened, if the metadata must come first."""
+    request = reading.request
+    first = first_expected(request)
+    suffix = None if first is not None else suffix_needed(request)
     if first is not None:
         number = first // fills.page_size
     elif suffix is not None:
@@ -78,7 +79,12 @@ async def open_unknown(
             raise
         reading.reset()
         return False
-    return True
+    is_met = request.conditions.evaluate(reading.meta) is Verdict.PROCEED
+    if not is_met:
+        reading.reset()  # The answer to a HEAD proves the metadata, so the next such read need not ask.
+    elif first is not None:
+        reading.note(note_read, first)
+    return is_met
 
 
 async def _open_suffix(reading: EngineReading, suffix: Span, fills: PageFiller, note_read: NoteRead) -> bool:

@@ -1,4 +1,6 @@
-"""Reads of the last bytes of objects of which nothing is known cost one request to the origin."""
+"""The first read of an object of which nothing is known costs one request to the origin: also a read of its
+last bytes, and one that names the version that it wants.
+"""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -7,9 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shadeproxy.core.conditions import Conditions, Verdict
 from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import SHARED, ObjectRef, Source, Span, Upstream
+from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from tests.support.clock import ManualClock
@@ -219,3 +223,32 @@ async def test_the_last_bytes_are_one_demand_read_and_one_miss(make):
     await bench.get("k", range=last(1000))
     totals = bench.counted_stats().totals()
     assert (totals.requests, totals.hits_ram) == (2, 1)
+
+
+@pytest.mark.parametrize("wanted", [None, RangeSpec(0, 99), RangeSpec(PAGE + 5, PAGE + 99)])
+async def test_a_read_that_names_its_version_costs_one_request(make, wanted):
+    """s3fs takes ETags from a listing, and sends If-Match with each read of a file."""
+    bench = await make()
+    etag = (await bench.origin.head(REF)).etag
+    bench.origin.heads = 0
+    conditions = Conditions(if_match=etag)
+    body = BODY if wanted is None else BODY[wanted.first : wanted.last + 1]
+    assert await bench.get("k", range=wanted, conditions=conditions) == (body, Source.ORIGIN)
+    assert (bench.origin.heads, bench.origin.gets) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [Conditions(if_match='"another"'), Conditions(if_unmodified_since="Mon, 01 Jan 1990 00:00:00 GMT")],
+)
+async def test_a_read_that_names_another_version_learns_the_present_one(make, conditions):
+    """When such a read comes again, the origin is not asked."""
+    bench = await make()
+    request = ReadRequest(REF, conditions=conditions)
+    async with bench.engine.open(request) as reading:
+        assert conditions.evaluate(reading.meta) is Verdict.FAILED
+    await bench.settle()
+    bench.engine.assert_quiescent()
+    async with bench.engine.open(request) as reading:
+        assert conditions.evaluate(reading.meta) is Verdict.FAILED
+    assert (bench.origin.heads, bench.origin.gets) == (1, 1)
