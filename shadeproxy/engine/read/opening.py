@@ -56,15 +56,9 @@ async def open_unknown(
 ) -> bool:
     """Open the object of ``reading``. Return False, with nothing opened, if the metadata must come first."""
     request = reading.request
-    first = first_expected(request)
-    suffix = None if first is not None else suffix_needed(request)
-    if first is not None:
-        number = first // fills.page_size
-    elif suffix is not None:
-        number = SUFFIX
-    else:
-        return False
-    if joins_earlier(request, number, fills.flights, rules):
+    first, suffix = first_expected(request), suffix_needed(request)
+    number = SUFFIX if first is None else first // fills.page_size
+    if (first is None and suffix is None) or joins_earlier(request, number, fills.flights, rules):
         return False
     try:
         if suffix is not None:
@@ -73,18 +67,26 @@ async def open_unknown(
     except Unidentified:
         if not reading.pass_on(number):
             raise
+        return True
     except OriginAnswer as answer:
         # Our 416 states the object's size. Some origins send a 416 without it, so ask for it.
         if answer.status != 416:
             raise
         reading.reset()
         return False
-    is_met = request.conditions.evaluate(reading.meta) is Verdict.PROCEED
-    if not is_met:
-        reading.reset()  # The answer to a HEAD proves the metadata, so the next such read need not ask.
-    elif first is not None:
+    return _meets_conditions(reading, first, note_read)
+
+
+def _meets_conditions(reading: EngineReading, first: int | None, note_read: NoteRead) -> bool:
+    """Return whether the opened version meets the conditions of the request. If not, forget it: the answer to
+    a HEAD proves the metadata, so the next such read need not ask.
+    """
+    if reading.request.conditions.evaluate(reading.meta) is not Verdict.PROCEED:
+        reading.reset()
+        return False
+    if first is not None:
         reading.note(note_read, first)
-    return is_met
+    return True
 
 
 async def _open_suffix(reading: EngineReading, suffix: Span, fills: PageFiller, note_read: NoteRead) -> bool:
