@@ -210,16 +210,15 @@ class HandedOver:
         slot: str | None = None,
         exchange: object | None = None,
         check: object | None = None,
+        keeps_slot: bool = False,
         close: Callable[["HandedOver"], None] = lambda _handed: None,
     ) -> None:
-        """``slot``: the client to which the read slot is charged. ``close``: releases slot and exchange if no
-        wrapper took them.
+        """``slot``: the client to which the read slot is charged. ``keeps_slot``: an attempt that ends leaves
+        its slot to the next one. ``close``: releases slot and exchange if no wrapper took them.
         """
         self.started_s, self.error = started_s, error
         self.received_bytes = received_bytes
-        self.check = check
-        self.keeps_slot = False
-        """True if an attempt that ends leaves its slot to the next one."""
+        self.check, self.keeps_slot = check, keeps_slot
         self._slot = slot
         self._exchange = exchange
         self._close = close

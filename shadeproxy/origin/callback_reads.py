@@ -327,14 +327,15 @@ class CallbackRead:
             self._hand_over(exchange=exchange)
 
     def _hand_over(self, error: OriginError | None = None, *, exchange: Exchange | None = None) -> None:
-        """Let a coroutine continue the read. With ``exchange``, it reads the answer there and keeps the slot.
-        Otherwise it sends a new request, after ``error``.
+        """Let a coroutine continue the read. With ``exchange``, it reads the answer there. Otherwise it sends
+        a new request, after ``error``. It keeps the slot if an answer has come: the sink has memory for the
+        body, for which the reads that hold all slots may wait.
         """
-        slot, came = None, 0
+        slot, came, has_memory = None, 0, self.length > 0
+        if exchange is not None or has_memory:
+            slot, self.slot = self.slot, None
         if exchange is None:
             came = self._release(abort=True)
-        else:
-            slot, self.slot = self.slot, None
         handed = HandedOver(
             started_s=self.started_s,
             error=error,
@@ -342,6 +343,7 @@ class CallbackRead:
             slot=slot,
             exchange=exchange,
             check=self.summing.check if self.summing and self.length > HELD_BYTES else None,
+            keeps_slot=has_memory,
             close=self._reads.close,
         )
         self.sink.hand_over(handed)

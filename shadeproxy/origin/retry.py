@@ -203,7 +203,6 @@ class _RetriedRead:
         failure = handed.take_error()
         if failure is None:
             return await self._open()
-        handed.keeps_slot = handed.received_bytes > 0
         if not await self._origin.backs_off(failure, self._budget):
             raise failure
         try:

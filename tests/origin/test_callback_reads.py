@@ -53,6 +53,9 @@ class Gets:
     def note_date(self, head) -> None:
         assert head.status == 200
 
+    def origin_of(self, wanted) -> str:
+        return f"the origin of {wanted.ref}"
+
 
 class Page:
     """A receiver of a body. ``ends`` says how the read ended. After a complete body it also has the number of
@@ -75,6 +78,9 @@ class Page:
 
     def failed(self, error) -> None:
         self.ends.append(type(error))
+
+    def hand_over(self, handed) -> None:
+        self.ends.append(handed)
 
 
 class Reads(CallbackReads):
@@ -134,6 +140,21 @@ async def test_bytes_behind_one_body_refuse_that_read_alone(reads):
     await settle()
     assert [page.ends for page in pages] == [[("complete", 1, 2)], [BodyDamaged], [("complete", 0, 2)]]
     assert connection not in reads.gets.pool.kept
+    assert reads.limited.open_now == 0
+
+
+@pytest.mark.parametrize(("arrives", "kept"), [(ANSWER[:-4], 1), (ANSWER[:-10], 1), (b"", 0)])
+async def test_a_broken_body_hands_over_its_slot(reads, arrives, kept):
+    """Its sink has memory, for which the reads that hold all slots may wait."""
+    page = Page(reads)
+    reads.begin(page)
+    _, connection = reads.gets.transports[0]
+    if arrives:
+        reads.gets.answer(0, arrives)
+    connection.connection_lost(ConnectionResetError())
+    (handed,) = page.ends
+    assert (reads.limited.open_now, handed.keeps_slot) == (kept, bool(kept))
+    handed.close()
     assert reads.limited.open_now == 0
 
 

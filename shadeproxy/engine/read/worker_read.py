@@ -302,6 +302,7 @@ class WorkerRead:
             error=error,
             received_bytes=received,
             slot=slot,
+            keeps_slot=self._opened,
             close=self._close,
         )
         sink.hand_over(handed)

@@ -15,7 +15,7 @@ from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.link import OTHERS, LinkQueue
 from shadeproxy.origin.link_depth import LinkDepth
 from tests.support.s3.cases import ok, part
-from tests.support.s3.scripted import CUT, PAGE, WAIT, set_up
+from tests.support.s3.scripted import CUT, PAGE, PAUSE, WAIT, set_up
 
 pytestmark = pytest.mark.timeout(60)
 BODY = bytes(range(256)) * 200
@@ -144,3 +144,22 @@ async def test_a_miss_that_is_not_plain_after_all_is_charged_once(setup, made, l
     assert made[0] is PlainMiss
     assert made.count(EngineLaneRead) == 1
     assert (link.flows[OTHERS].served_bytes, link.flying) == (len(BODY), 0)
+
+
+async def test_misses_whose_bodies_break_off_all_arrive(tmp_path):
+    """If broken bodies gave up their slots, and kept their memory, other reads would take the slots and wait
+    for that memory; all would get a 503 after 10 s.
+    """
+    body, keys = bytes(900) * 1024, [f"/b/k{number}" for number in range(16)]
+    limits = {"origin__max_connections": "4", "cache__inflight": "4 MiB", "origin__retry__backoff": "50ms"}
+    async with set_up(tmp_path, by_callbacks=True, **limits) as setup:
+        await setup.warm(4)
+        for key in keys:
+            broken = [ok(body)[:1000], PAUSE, CUT]
+            came = len(body) - (len(ok(body)) - 1000)
+            setup.server.scripts[key] = [broken, [part(body, came, len(body))]]
+        clients = [await setup.client() for _ in keys]
+        answers = await asyncio.gather(*(client.get(key) for client, key in zip(clients, keys, strict=True)))
+        assert [answer.body == body for answer in answers] == [True] * len(keys)
+        assert len(setup.started) >= 4
+        await setup.settle()
