@@ -63,6 +63,10 @@ async def open_unknown(
     try:
         if suffix is not None:
             return await _open_suffix(reading, suffix, fills, note_read)
+        if first is not None:
+            # Note the read before its page is requested. Whether an order explains it decides how much is
+            # fetched.
+            reading.note(note_read, first)
         await reading.open_unknown(number)
     except Unidentified:
         if not reading.pass_on(number):
@@ -74,19 +78,17 @@ async def open_unknown(
             raise
         reading.reset()
         return False
-    return _meets_conditions(reading, first, note_read)
+    return _meets_conditions(reading)
 
 
-def _meets_conditions(reading: EngineReading, first: int | None, note_read: NoteRead) -> bool:
+def _meets_conditions(reading: EngineReading) -> bool:
     """Return whether the opened version meets the conditions of the request. If not, forget it: the answer to
     a HEAD proves the metadata, so the next such read need not ask.
     """
-    if reading.request.conditions.evaluate(reading.meta) is not Verdict.PROCEED:
-        reading.reset()
-        return False
-    if first is not None:
-        reading.note(note_read, first)
-    return True
+    if reading.request.conditions.evaluate(reading.meta) is Verdict.PROCEED:
+        return True
+    reading.reset()
+    return False
 
 
 async def _open_suffix(reading: EngineReading, suffix: Span, fills: PageFiller, note_read: NoteRead) -> bool:

@@ -237,6 +237,24 @@ async def test_a_read_that_names_its_version_costs_one_request(make, wanted):
     assert (bench.origin.heads, bench.origin.gets) == (0, 1)
 
 
+async def test_a_predicted_read_that_names_its_version_fetches_the_page(make, monkeypatch):
+    """An order explains the read, so its page will be read again: fetch all of it, as without If-Match."""
+    bench = await make()
+    etag = (await bench.origin.head(REF)).etag
+    monkeypatch.setattr(bench.engine._counting, "note_read", lambda _request, _first: True)
+    missed, miss = [], bench.engine.cache.miss
+
+    def noted(ref, number, *, explained):
+        missed.append((number, explained))
+        miss(ref, number, explained=explained)
+
+    monkeypatch.setattr(bench.engine.cache, "miss", noted)
+    wanted = RangeSpec(10, 9_999)
+    found = await bench.get("k", range=wanted, conditions=Conditions(if_match=etag))
+    assert found == (BODY[10:10_000], Source.ORIGIN)
+    assert (missed, spans(bench)) == ([(0, True)], [None])
+
+
 @pytest.mark.parametrize(
     "conditions",
     [Conditions(if_match='"another"'), Conditions(if_unmodified_since="Mon, 01 Jan 1990 00:00:00 GMT")],
