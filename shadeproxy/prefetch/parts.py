@@ -149,11 +149,14 @@ class Parts:
         prefetched.
         """
         step = span.start - stream.last.start
+        page, within = divmod(span.start, self._page_size)
+        # Hits are not noted. A reader in a row that had hits comes next to the start of the next page.
+        had_hits = page == stream.last.start // self._page_size + 1 and within < span.length
         stream.last, stream.stride = span, stride
         stream.unread.clear()
         # Pages of which the reader skips more than half would hold up its own reads.
         skips = 2 * span.length < min(step, self._page_size)
-        stream.cost_bytes = span.length + REQUEST_BYTES + (0 if skips else stream.cost_bytes)
+        stream.cost_bytes = span.length + REQUEST_BYTES + (0 if skips and not had_hits else stream.cost_bytes)
         stops = self._page_size > LONG_BYTES and (skips or stream.cost_bytes < LEAST_SHARE * self._page_size)
         stream.coming = iter(()) if stops else self._pages_from(span, stride, known.meta.size)
         self._guess(known, stream)

@@ -195,3 +195,11 @@ class TestLongPages:
     def test_readers_in_a_row_are_read_ahead_once_they_have_cost_a_good_part_of_a_page(self, length, reads):
         counts = self.guesses([(number * length, length) for number in range(reads)])
         assert counts == [0] * (reads - 1) + [2]
+
+    def test_a_reader_whose_other_reads_are_hits_is_read_ahead_after_a_few_pages(self):
+        """Two reads of each page come while it is fetched. All later ones are hits, which are not noted."""
+        reads = [(page * 4 * MIB + start, 70_000) for page in range(3) for start in (100, 70_100)]
+        assert self.guesses(reads) == [0, 0, 0, 2, 0, 2]
+
+    def test_a_reader_of_the_start_of_each_page_is_not_read_ahead(self):
+        assert sum(self.guesses([(page * 4 * MIB, 64_000) for page in range(5)])) == 0
