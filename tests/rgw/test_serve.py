@@ -1,5 +1,7 @@
 """boto3 at ``shadeproxy serve``, in front of a real S3 server that checks signatures and rights."""
 
+import time
+
 import boto3
 import pytest
 from botocore.exceptions import ClientError
@@ -51,6 +53,14 @@ def read(client, key, **kwargs):
     return answer["Body"].read(), answer["ResponseMetadata"]["HTTPHeaders"]["x-shade-cache"]
 
 
+def read_again(client, key):
+    """Read an object again. Its page may still be on its way into the tier, but for a moment only."""
+    deadline_s = time.monotonic() + 10
+    while (found := read(client, key))[1] == "coalesced":
+        assert time.monotonic() < deadline_s
+    return found
+
+
 def test_the_life_of_an_object(proxy, direct):
     client = client_of(proxy)
     client.create_bucket(Bucket="life")
@@ -58,7 +68,7 @@ def test_the_life_of_an_object(proxy, direct):
     assert [entry["Key"] for entry in client.list_objects_v2(Bucket="life")["Contents"]] == ["a b/ü+%.bin"]
     key = "a b/ü+%.bin"
     assert read(client, key) == (b"one" * 1000, "origin")
-    assert read(client, key) == (b"one" * 1000, "ram")
+    assert read_again(client, key) == (b"one" * 1000, "ram")
     assert read(client, key, Range="bytes=3-8") == (b"oneone", "ram")
     head, origin_head = (one.head_object(Bucket="life", Key=key) for one in (client, direct))
     for field in ("ETag", "ContentLength", "ContentType", "LastModified", "Metadata"):
