@@ -53,6 +53,10 @@ async def test_a_read_with_conditions_counts_when_they_let_it(make_bench, condit
     async with bench.engine.open(request):
         pass
     await bench.settle()
+    if "if_match" in fields and not known:
+        # Its page is requested with the metadata, and the orders say how much to fetch. So they are told of
+        # the read before the version is known, as of a read of an object that is missing.
+        told = [100]
     assert orders.reads == told
 
 
