@@ -60,6 +60,12 @@ def connect(proxy, count: int) -> list[socket.socket]:
     return [socket.create_connection((address[0], int(address[1])), timeout=20) for _ in range(count)]
 
 
+def connections(proxy) -> tuple[float, float]:
+    """Return the numbers of clients that are connected and that were refused."""
+    gauges = proxy.stats()["gauges"]
+    return gauges["connections"], gauges["connections_refused"]
+
+
 def close(sockets: list[socket.socket]) -> None:
     for one in sockets:
         one.close()
@@ -116,13 +122,13 @@ def test_clients_of_workers_never_take_the_last_descriptors(few_descriptors, ser
     for number, one in enumerate(first):
         assert body_of(one, f"/data/{number % 4}") == fake_origin.objects[f"/data/{number % 4}"]
     crowd = connect(proxy, 3 * LIMIT)
-    wait_for(lambda: proxy.stats()["gauges"]["connections_refused"] > 2 * LIMIT)
+    wait_for(lambda: sum(connections(proxy)) == 10 + 3 * LIMIT)
     assert all(descriptors_of(pid) < LIMIT - 40 for pid in (proxy.process.pid, *workers))
-    gauges = proxy.stats()["gauges"]
-    assert gauges["connections"] + gauges["connections_refused"] == 10 + 3 * LIMIT
+    connected, refused = connections(proxy)
+    assert refused > 2 * LIMIT
     assert proxy.get("/readyz")["warnings"] == ["no more connections are taken"]
     # Workers report their counts of requests twice a second.
-    wait_for(lambda: refusals(proxy) == gauges["connections_refused"])
+    wait_for(lambda: refusals(proxy) == refused)
     for field in ("", "Cache-Control: no-cache\r\n"):  # a hit, and a request that is relayed
         for one in first:
             assert body_of(one, "/data/0", field) == fake_origin.objects["/data/0"]
@@ -130,7 +136,7 @@ def test_clients_of_workers_never_take_the_last_descriptors(few_descriptors, ser
         crowd[-1].sendall(b"GET /data/0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert crowd[-1].recv(1000).startswith(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n")
     os.kill(workers[0], signal.SIGKILL)
-    wait_for(lambda: proxy.stats()["gauges"]["connections"] < gauges["connections"])
+    wait_for(lambda: connections(proxy)[0] < connected)
     wait_for_workers(proxy)
     close([*first, *crowd])
     wait_for(lambda: proxy.stats()["gauges"]["connections"] == 0)
