@@ -50,8 +50,8 @@ test: export NUMPY_MADVISE_HUGEPAGE := 0
 # Threads of torch and of numpy would spin while they wait for each other, beside the other processes of tests.
 test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.dev ## All tests that need no other server
-	@# Files of tests side by side, more of them than cores: half of the time they wait. xdist runs a test that ends its
-	@# process again in a new one, without end unless the number of new processes has a limit.
+	@# Files of tests side by side, more of them than cores: half of the time they wait. If a test ends its process,
+	@# xdist runs it again in a new process. The limit lets such a run end.
 	@$(BIN)/python -m pytest -q -o cache_dir=$(CACHE) -m "not rgw" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	  --max-worker-restart 2 -o faulthandler_exit_on_timeout=true
 

@@ -357,11 +357,10 @@ class Origin(Protocol):
         """Read ``span`` of the current version; None means the whole object.
 
         A ``span.stop`` beyond the end is clamped. A start at or beyond the end raises OriginAnswer 416.
-        ``Span(-n, 0)`` is the last ``n`` bytes, or the whole object if it is shorter; the result's span is
-        counted from the object's start.
-        Raises ObjectChanged if ``if_match`` is not the current ETag. ``chunks`` may raise BodyCutShort at any
-        point. ``intent``: the priority of the read if reads are limited. ``handed``: a read of the same bytes
-        that callbacks began, and that this call continues.
+        ``Span(-n, 0)`` asks for the last ``n`` bytes, or for all of a shorter object. The span of the result
+        counts from the object's start. Raises ObjectChanged if ``if_match`` is not the current ETag.
+        ``chunks`` may raise BodyCutShort at any point. ``intent``: the priority of the read if reads are
+        limited. ``handed``: a read of the same bytes that was begun before, and that this call continues.
         """
         ...
 

@@ -328,8 +328,8 @@ class CallbackRead:
 
     def _hand_over(self, error: OriginError | None = None, *, exchange: Exchange | None = None) -> None:
         """Let a coroutine continue the read. With ``exchange``, it reads the answer there. Otherwise it sends
-        a new request, after ``error``. It keeps the slot if an answer has come: the sink has memory for the
-        body, for which the reads that hold all slots may wait.
+        a new request, after ``error``. If an answer has come, the read keeps its slot, because the sink holds
+        memory. Reads that hold all slots may wait for that memory.
         """
         slot, came, has_memory = None, 0, self.length > 0
         if exchange is not None or has_memory:

@@ -239,8 +239,8 @@ class _RetriedRead:
             await opened.__aexit__(kind, error, trace)
 
     async def _may_go_on(self, error: OriginError) -> bool:
-        # Close the broken read before the wait, but keep its slot. The reader holds memory for the body. If
-        # it waited for another slot, reads that hold all slots and wait for memory would wait for it.
+        # Close the broken read before the wait, but keep its slot. The reader holds memory, and the reads
+        # with the other slots may wait for it. If this read waited for a new slot, all would be stuck.
         self._handed.keeps_slot = True
         await self._close()
         if self._first.pass_on is not None:

@@ -37,9 +37,9 @@ class Guess(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One reader of one object. ``last``: the range read last. ``cost_bytes``: what its latest reads, none of
-    which skipped much, have cost. ``coming``: the next pages to guess. ``room``: how many guesses may be
-    unread at a time.
+    """One reader of one object. ``last``: the range read last. ``cost_bytes``: the cost of its reads since it
+    last skipped many bytes. ``coming``: the next pages to guess. ``room``: how many guesses may be unread at
+    a time.
     """
 
     last: Span

@@ -145,7 +145,7 @@ async def test_bytes_behind_one_body_refuse_that_read_alone(reads):
 
 @pytest.mark.parametrize(("arrives", "kept"), [(ANSWER[:-4], 1), (ANSWER[:-10], 1), (b"", 0)])
 async def test_a_broken_body_hands_over_its_slot(reads, arrives, kept):
-    """Its sink has memory, for which the reads that hold all slots may wait."""
+    """Its sink holds memory. Reads that hold all slots may wait for that memory."""
     page = Page(reads)
     reads.begin(page)
     _, connection = reads.gets.transports[0]

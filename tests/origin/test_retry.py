@@ -122,7 +122,7 @@ def limited(faulty, clock):
 
 
 async def test_a_broken_body_keeps_its_slot_until_its_end(limited, faulty, clock):
-    """Its reader has memory, for which the reads that hold all slots may wait."""
+    """Its reader holds memory. Reads that hold all slots may wait for that memory."""
     faulty.enqueue(Fault(cut_after_bytes=25_000), DOWN, DOWN, None)
     rule = RetryRule(attempts=4)
     assert await read(RetryingOrigin(limited, rule=rule, clock=clock)) == BODY

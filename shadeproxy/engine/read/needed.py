@@ -54,8 +54,8 @@ def first_needed(request: ReadRequest) -> int | None:
 
 
 def first_expected(request: ReadRequest) -> int | None:
-    """Return the first byte of the object in the answer, if no condition fails; None if this depends on the
-    metadata all the same, or if a condition will probably fail.
+    """Return the first byte of the object in the answer, if all conditions are met. Return None for last
+    bytes, and if a condition is probably not met.
 
     Readers that name the version they want (If-Match) nearly always get its bytes. Readers that name the
     version they have (If-None-Match) nearly never do.
@@ -67,8 +67,8 @@ def first_expected(request: ReadRequest) -> int | None:
 
 
 def suffix_needed(request: ReadRequest) -> Span | None:
-    """Return the last bytes of the object, as ``Span(-n, 0)``, if the request names them and the answer needs
-    them whatever the metadata; else None.
+    """Return the last bytes of the object, as ``Span(-n, 0)``, if the request names them and has no condition
+    that could end in 304 or 412; else None.
     """
     wanted, conditions = request.range, request.conditions
     if wanted is None or wanted.first is not None or not wanted.last or conditions:

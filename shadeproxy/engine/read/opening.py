@@ -1,9 +1,8 @@
-"""Opens reads: the context manager by which a read is opened and left, and the first request of a read of an
-object of which nothing is known.
+"""Opens reads. ``Opening`` opens and leaves a read. ``open_unknown`` opens an object of unknown version.
 
-Law: the metadata of such an object come with its bytes, because a request for the metadata alone would cost a
-second latency. They are asked for alone only if the wanted bytes depend on them, if a condition of the
-request will probably fail or has failed, or if the origin refuses to send the bytes without saying why.
+Law: the metadata of an unknown object come with its bytes, because a request for the metadata alone would
+cost a second latency. There are three exceptions: the wanted bytes depend on the metadata; a condition will
+probably fail, or has failed; or the origin refuses the bytes and gives no reason.
 """
 
 from collections.abc import Callable, Coroutine

@@ -35,8 +35,8 @@ _OPEN_WITHIN_S = 1.0
 """Flights of later pages wait so long for the head of an answer. Other clients may want these pages too."""
 
 _CLAIMED_WITHIN_TURNS = 4
-"""Turns of the event loop in which the next page can be claimed, after a part of a page that came at once. In
-the turn after the part was opened, its reader starts a task, and this task claims.
+"""After a part of a page, the answer waits so many turns of the event loop for a claim on the next page. The
+reader of the part needs two turns: it is woken, and then the task that it starts claims the page.
 """
 
 _UNSHARED_READS, _FEW_PAGES = 32, 4
@@ -123,12 +123,12 @@ class SharedAnswer:
     ) -> None:
         if error is None and self._is_open:
             await self._wait_for_claims()
-        if error is None and self._waiting and self._is_open:
-            following, turn = self._waiting.pop(0)
-            if not turn.done():
-                self._flight = following
-                turn.set_result(True)
-                return
+            if self._waiting:
+                following, turn = self._waiting.pop(0)
+                if not turn.done():
+                    self._flight = following
+                    turn.set_result(True)
+                    return
         if error is None and self._is_open and self._flight.number < min(self._few_before, self._last):
             self._answers.note_few()
         await self._close(kind, error, trace)

@@ -29,9 +29,7 @@ def last(count: int) -> RangeSpec:
 
 
 class StubbornOrigin(MemoryOrigin):
-    """An origin that answers reads of last bytes with ``error``, if that is set, and only when ``answers`` is
-    set.
-    """
+    """An origin whose answers wait for ``answers``. If ``error`` is set, it is raised for last bytes."""
 
     error: OriginAnswer | None = None
 
@@ -88,7 +86,7 @@ async def test_the_last_bytes_of_an_unknown_object_cost_one_request(make, count)
     await bench.settle()
     assert spans(bench) == [Span(-count, 0)]
     assert bench.origin.heads == 0
-    # What was read is cached, in whatever way it is asked for.
+    # The bytes are cached. A range from their first byte on finds them too.
     assert await bench.get("k", range=last(count)) == (BODY[-count:], Source.RAM)
     first = max(len(BODY) - count, 0)
     assert await bench.get("k", range=RangeSpec(first, None)) == (BODY[-count:], Source.RAM)
