@@ -36,7 +36,7 @@ from shadeproxy.prefetch.failures import FailureCounter
 from shadeproxy.prefetch.fetched import FetchedPage, FetchedPages, PageKey
 from shadeproxy.prefetch.limits import Limits
 from shadeproxy.prefetch.pace import EARLY_PRICE, MOST_READY, PAUSE_S, Latency, pause_after
-from shadeproxy.prefetch.parts import Guess, Parts
+from shadeproxy.prefetch.parts import Guess, Parts, is_announced
 from shadeproxy.prefetch.resident_samples import ResidentSamples
 from shadeproxy.prefetch.walk import MOST_NEW, Walk, Wanted
 
@@ -46,7 +46,6 @@ _log = structlog.get_logger(__name__)
 _SPARE = 2
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO, _PART_PAGES = 0.1, 8
-_ASKED = 64  # At most this many pages of an object are looked up in the orders.
 _FAULT_PAUSE_S = 5.0
 
 
@@ -123,8 +122,9 @@ class Prefetcher:
         self._woken.set()
 
     def _follow(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
-        if not self._announced(ref, meta):
-            self._parts.note(ref, meta, span, room_bytes=self._port.free_bytes)
+        if not is_announced(self._next_uses, ref, meta, self._port.page_size):
+            room_bytes, group = self._port.free_bytes, self._port.group(ref)
+            self._parts.note(ref, meta, span, room_bytes=room_bytes, group=group)
 
     def note_first_use(self, object_hash: int, number: int) -> None:
         """Implement ``PageObserver``: a prefetched page was read on demand for the first time."""
@@ -156,13 +156,6 @@ class Prefetcher:
         for walk in self._walks.values():
             walk.ready.drop(key)
         return self._fetched.take(key)
-
-    def _announced(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
-        """Return whether an order announces reads of an object. If so, no reads of it need be guessed."""
-        last = (meta.size - 1) // self._port.page_size
-        numbers = np.unique(np.linspace(0, last, _ASKED).astype(np.uint32))
-        hashes = np.full(len(numbers), object_hash(ref), dtype=np.uint64)
-        return bool(self._next_uses.announces(hashes, numbers).any())
 
     async def _run(self) -> None:
         # Before recovery has ended, cached pages of an earlier process would be fetched again.
@@ -351,6 +344,9 @@ class Prefetcher:
         self._fetched.land(page, now_s, failed=isinstance(fetched.error, OriginError))
         if fetched.error is not None:
             self._forget(page)
+        elif flown.wanted is None and not flown.is_rest:
+            group, read = self._port.group(flown.flight.ref), page not in self._fetched.pages
+            self._parts.accuracy.note_fetched(page, group, self._port.is_resident, read=read)
         elif flown.wanted is not None:
             self._port.note_prefetched(flown.wanted.job, fetched.size_bytes)
         if walk is not None and flown.wanted is not None and fetched.meta is not None:

@@ -3,7 +3,11 @@
 The first reads of a page's parts are *alone*: each costs its own bytes and a request. They are counted until
 they show that the page is *dense*: parts follow one another closely, as readers in a row and readers of all
 samples of a shard leave them, or they cost as much as the page. A group is dense if its latest pages were.
-Laws: plain state of bounded size; the decision needs no clock.
+
+A page without free room displaces others and soon leaves in its turn. It repays its fetch only if its parts
+cost as much as the page while it would stay. So groups are learnt apart for such pages, and neither close
+parts nor parts that were read longer ago count. Laws: plain state of bounded size; the decision needs no
+clock.
 """
 
 from collections import OrderedDict
@@ -29,12 +33,14 @@ _EXPLORED = 64  # In a dense group, the parts of one page in so many are still c
 
 @dataclass(slots=True, eq=False)
 class _Visit:
-    """The reads alone of a page's parts. ``parts``: the first distinct parts. ``parts_bytes``: their cost.
-    ``close``: how many of them lie close to another one. ``explored``: True if the group is dense. ``over``:
-    True once a part was read again, or the page was found not to be dense.
+    """The reads alone of a page's parts. ``kind``: the group, and whether the page has no free room.
+    ``began_bytes``: the bytes of all reads before. ``explored``: True if close parts do not suffice.
+    ``parts``: the first distinct parts. ``parts_bytes``: their cost. ``close``: how many of them lie close to
+    another one. ``over``: True once a part was read again, or the page was found not to be dense.
     """
 
-    group: int
+    kind: tuple[int, bool]
+    began_bytes: int
     explored: bool
     cost_bytes: int = 0
     parts_bytes: int = 0
@@ -62,22 +68,38 @@ class _Visit:
 
 
 class PageDensity:
-    """Counts reads of parts alone, and learns from them which prefix groups are dense."""
+    """Counts reads of parts alone, and learns from them which prefix groups are dense. ``capacity_bytes``:
+    the capacity of the cache.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, capacity_bytes: int) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._read_bytes = 0
         self._visits: OrderedDict[int, _Visit] = OrderedDict()  # By page hash, latest last.
-        self._dense: dict[int, float] = {}
+        self._dense: dict[tuple[int, bool], float] = {}
 
-    def reads_alone(self, page: int, group: int, *, page_bytes: int, part: Span, stored: bool) -> bool:
+    def reads_alone(
+        self, page: int, group: int, *, page_bytes: int, part: Span, stored: bool, full: bool
+    ) -> bool:
         """Return whether to fetch ``part`` of a page alone; False: fetch the whole page. Count the read.
-        ``stored``: whether the part can be stored alone.
+        ``stored``: whether the part can be stored alone. ``full``: whether the page has no free room.
         """
+        is_alone = self._reads_alone(page, (group, full), page_bytes, part, stored=stored)
+        self._read_bytes += part.length if is_alone else page_bytes
+        return is_alone
+
+    def _reads_alone(
+        self, page: int, kind: tuple[int, bool], page_bytes: int, part: Span, *, stored: bool
+    ) -> bool:
         visit = self._visits.get(page)
+        if visit is not None and self._has_left(visit, kind):
+            self._note_sparse(visit)
+            visit = None
         if visit is None:
-            dense = self._dense.get(group, 0.0) >= _IS_DENSE
+            dense = self._dense.get(kind, 0.0) >= _IS_DENSE
             if dense and page % _EXPLORED:
                 return False
-            visit = self._visits[page] = _Visit(group, dense)
+            visit = self._visits[page] = _Visit(kind, self._read_bytes, explored=dense or kind[1])
             if len(self._visits) > _MOST_VISITS:
                 _, oldest = self._visits.popitem(last=False)
                 self._note_sparse(oldest)
@@ -86,7 +108,7 @@ class PageDensity:
             # The page is read a second time, and its first reads did not go on to more of it.
             self._note_sparse(visit)
         elif visit.is_dense(page_bytes):
-            self._learn(group, 1.0)
+            self._learn(kind, 1.0)
             del self._visits[page]
             return False
         if visit.cost_bytes >= page_bytes * (_MOST_PAGES if stored else _MOST_PAGES_UNSTORED):
@@ -94,11 +116,15 @@ class PageDensity:
             return False
         return True
 
+    def _has_left(self, visit: _Visit, kind: tuple[int, bool]) -> bool:
+        """Return whether the page, if its first read had fetched it, would have left the cache by now."""
+        return visit.kind == kind and kind[1] and self._read_bytes - visit.began_bytes > self._capacity_bytes
+
     def _note_sparse(self, visit: _Visit) -> None:
         if not visit.over:
             visit.over = True
-            self._learn(visit.group, 0.0)
+            self._learn(visit.kind, 0.0)
 
-    def _learn(self, group: int, dense: float) -> None:
-        before = self._dense.get(group, 0.0)
-        self._dense[group] = before + _LEARNING * (dense - before)
+    def _learn(self, kind: tuple[int, bool], dense: float) -> None:
+        before = self._dense.get(kind, 0.0)
+        self._dense[kind] = before + _LEARNING * (dense - before)

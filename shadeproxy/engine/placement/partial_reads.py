@@ -41,11 +41,13 @@ class PartialReads:
     resident, and for a part that is not on its way.
     """
 
-    def __init__(self, placement: Placement, pins: Pins, other_pages: OtherPages) -> None:
+    def __init__(
+        self, placement: Placement, pins: Pins, other_pages: OtherPages, *, capacity_bytes: int
+    ) -> None:
         self._placement = placement
         self._pins = pins
         self._other_pages = other_pages
-        self._density = PageDensity()
+        self._density = PageDensity(capacity_bytes)
 
     def takes_page(
         self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, explained: bool
@@ -103,9 +105,15 @@ class PartialReads:
             ref, number, page_bytes, part.length / page_bytes, explained=False, pinned=False
         )
         if admitted:
-            page = page_hash(object_hash(ref), number)
-            storable = self._stored_as(ref, first, part) is not None
-            if not self._density.reads_alone(page, group, page_bytes=page_bytes, part=part, stored=storable):
+            alone = self._density.reads_alone(
+                page_hash(object_hash(ref), number),
+                group,
+                page_bytes=page_bytes,
+                part=part,
+                stored=self._stored_as(ref, first, part) is not None,
+                full=not self._placement.free_bytes(page_bytes + RECORD_BYTES),
+            )
+            if not alone:
                 return Fetch.PAGE
         return self.fetch_part(ref, group, first, part)
 

@@ -178,6 +178,14 @@ class PrefetchPort:
         """Return whether the page would win a place now."""
         return bool(self.winners([need], pending_bytes=0, guess_bytes=self.page_size)[0])
 
+    def group(self, ref: ObjectRef) -> int:
+        """Return the prefix group of an object."""
+        return self._cache.groups.of(ref)
+
+    def is_resident(self, page: tuple[int, int]) -> bool:
+        """Return whether a page, given by object hash and number, is in a tier."""
+        return self._cache.residents.occupant(*page) is not None
+
     @property
     def capacity_bytes(self) -> int:
         """Capacity of all tiers together."""

@@ -123,7 +123,10 @@ class PageCache:
             erasing=self.erasing,
         )
         self.find_under, self.drop_under = under.find, under.drop
-        self.partial = PartialReads(self.placement, self.pins, residents.other_pages)
+        capacity_bytes = sum(medium.tier.capacity_bytes for medium in media)
+        self.partial = PartialReads(
+            self.placement, self.pins, residents.other_pages, capacity_bytes=capacity_bytes
+        )
         """Decides what reads of parts of pages fetch. Flush the access log before."""
         self.insert_many = PageAdmission(
             self.residents,

@@ -7,6 +7,7 @@ from shadeproxy.core.types import Span
 from shadeproxy.engine.placement.density import PageDensity
 
 PAGE = 4 << 20
+CAPACITY = 3 * PAGE
 PART = 100 * 1024
 COST = PART + 64 * 1024
 FOUR = 4  # In a row, so many parts are two that are close to another, and an eighth of the page.
@@ -14,13 +15,13 @@ FOUR = 4  # In a row, so many parts are two that are close to another, and an ei
 
 @pytest.fixture
 def density():
-    return PageDensity()
+    return PageDensity(CAPACITY)
 
 
-def read(density, page, part, *, group=0, length=PART, stored=True):
+def read(density, page, part, *, group=0, length=PART, stored=True, full=False):
     """Read the part with this number. Return whether it is fetched alone."""
     span = Span(part * length, (part + 1) * length)
-    return density.reads_alone(page, group, page_bytes=PAGE, part=span, stored=stored)
+    return density.reads_alone(page, group, page_bytes=PAGE, part=span, stored=stored, full=full)
 
 
 def alone(density, page, parts, **options):
@@ -68,7 +69,9 @@ def test_parts_that_are_not_stored_may_cost_one_page(density):
 
 def test_the_parts_of_one_visit_are_bounded(density):
     for start in range(0, 32 << 20, 300_000):
-        assert density.reads_alone(1, 0, page_bytes=32 << 20, part=Span(start, start + 20), stored=True)
+        assert density.reads_alone(
+            1, 0, page_bytes=32 << 20, part=Span(start, start + 20), stored=True, full=False
+        )
     (visit,) = density._visits.values()
     assert len(visit.parts) == 64
 
@@ -114,3 +117,38 @@ def test_visits_are_bounded_and_the_forgotten_ones_were_not_dense(density):
         read(density, page, 0)
     assert len(density._visits) == 2048
     assert read(density, 1, 0, group=1)
+
+
+class TestWithoutFreeRoom:
+    """A fetched page displaces others, and soon leaves in its turn."""
+
+    def test_parts_in_a_row_suffice_only_if_they_cost_as_much_as_the_page(self, density):
+        assert alone(density, 1, range(40), full=True) == PAGE // COST
+
+    def test_readers_of_a_third_of_each_page_never_fetch_it(self, density):
+        for visit in range(60):
+            first = 13 * (visit // 20)
+            parts = range(first, first + 13)
+            assert alone(density, 1 + visit % 20, parts, full=True) == 13
+
+    def test_parts_that_were_read_when_the_page_would_have_left_do_not_count(self, density):
+        """The same parts, within and beyond the time for which the page would stay."""
+        assert alone(density, 1, range(20), full=True) == 20
+        for page in range(2, 2 + CAPACITY // (26 * PART)):
+            assert alone(density, page, range(13), full=True) == 13
+        assert alone(density, 1, range(20, 40), full=True) < 20
+        assert alone(density, 50, range(20), full=True) == 20
+        for page in range(100, 102 + CAPACITY // (13 * PART)):
+            assert alone(density, page, range(13), full=True) == 13
+        assert alone(density, 50, range(20, 40), full=True) == 20
+
+    def test_after_three_dense_pages_the_pages_of_the_group_are_fetched_at_once(self, density):
+        for page in (1, 2, 3):
+            assert alone(density, page, range(40), full=True) == PAGE // COST
+        assert not read(density, 5, 0, full=True)
+
+    def test_a_group_that_was_dense_while_there_was_room_is_tested_again(self, density):
+        for page in (1, 2, 3):
+            alone(density, page, range(40))
+        assert not read(density, 5, 0)
+        assert read(density, 5, 0, full=True)

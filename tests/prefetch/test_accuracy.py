@@ -1,0 +1,90 @@
+"""Guesses of a prefix group are fetched only while most of them turn out right."""
+
+import pytest
+
+from shadeproxy.engine.index.hash_table import page_hash
+from shadeproxy.prefetch.accuracy import GuessAccuracy
+
+GROUP = 3
+PAGES = [(hashed, 1) for hashed in range(1, 4000) if page_hash(hashed, 1) % 8]
+
+
+class Guesses:
+    """Guesses that are fetched if they are trusted. ``resident``: those that are still in the cache."""
+
+    def __init__(self):
+        self.accuracy = GuessAccuracy()
+        self.resident = set()
+        self.pages = iter(PAGES)
+
+    def guess(self, *, used, late=False):
+        """Fetch the next page, and drop it from the cache, ``used`` or unread. ``late``: a reader asks for it
+        while it is on its way.
+        """
+        page = next(self.pages)
+        self.resident.add(page)
+        self.accuracy.note_fetched(page, GROUP, self.resident.__contains__, read=used and late)
+        if used and not late:
+            self.accuracy.note_read(page)
+        self.resident.discard(page)
+
+    @property
+    def trusted(self):
+        return self.accuracy.trusts(PAGES[0], GROUP)
+
+
+@pytest.fixture
+def guesses():
+    return Guesses()
+
+
+def test_a_new_group_is_trusted_until_three_guesses_left_unread(guesses):
+    for _ in range(3):
+        assert guesses.trusted
+        guesses.guess(used=False)
+    guesses.guess(used=True)  # A guess is judged when a later one arrives.
+    assert not guesses.trusted
+    assert guesses.accuracy.trusts(PAGES[0], GROUP + 1)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_reader_in_a_row_stays_trusted_although_each_tenth_guess_is_in_vain(guesses, late):
+    for number in range(500):
+        guesses.guess(used=number % 10 > 0, late=late)
+        assert guesses.trusted
+
+
+def test_guesses_of_which_half_are_right_are_not_trusted(guesses):
+    """At random, many unread pages are read by chance before they leave, as the displaced pages would be."""
+    for number in range(100):
+        guesses.guess(used=number % 2 > 0)
+    assert not guesses.trusted
+
+
+def test_an_untrusted_group_is_tested_by_one_page_in_eight_and_recovers(guesses):
+    for _ in range(30):
+        guesses.guess(used=False)
+    trusted = [
+        page for page in ((hashed, 1) for hashed in range(1, 801)) if guesses.accuracy.trusts(page, GROUP)
+    ]
+    assert 60 <= len(trusted) <= 140
+    for _ in range(30):
+        guesses.guess(used=True)
+    assert guesses.trusted
+
+
+def test_resident_guesses_are_not_judged_and_do_not_hide_those_that_have_left(guesses):
+    """Many guesses stay unread in the cache. Those behind them leave."""
+    for page in PAGES[1000:1100]:
+        guesses.resident.add(page)
+        guesses.accuracy.note_fetched(page, GROUP, guesses.resident.__contains__, read=False)
+    assert guesses.trusted
+    for _ in range(60):
+        guesses.guess(used=False)
+    assert not guesses.trusted
+
+
+def test_unread_guesses_are_bounded(guesses):
+    for page in PAGES[:3000]:
+        guesses.accuracy.note_fetched(page, GROUP, lambda _: True, read=False)
+    assert len(guesses.accuracy._unread) == 1024
