@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from shadeproxy.origin import pool as module
 from shadeproxy.origin.pool import ConnectionPool, Peer, Timeouts
 
 HEAD = b"HEAD /b/k HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -91,3 +92,21 @@ async def test_a_pool_that_is_closed_closes_connections_that_rest():
     async with pooled(Server()) as (pool, peer):
         await ask(pool, peer)
         assert (pool.open_now, pool.in_use, pool.spare(peer)) == (1, 0, 0)
+
+
+async def test_a_pool_remembers_a_limited_number_of_servers(monkeypatch):
+    """Where each bucket has a host name of its own, clients can name any number of servers."""
+    monkeypatch.setattr(module, "MOST_PEERS", 4)
+    pool, listening, server = ConnectionPool(max_connections=2, timeouts=Timeouts(), tls=None), [], Server()
+    for _ in range(10):
+        listening.append(await asyncio.start_server(server.serve, "127.0.0.1", 0))
+        await ask(pool, Peer(*listening[-1].sockets[0].getsockname()[:2], is_tls=False))
+        await asyncio.sleep(0.06)
+    assert len(pool._rests) <= 4
+    assert len(pool._idle) <= 2
+    await pool.aclose()
+    for one in listening:
+        one.close()
+    while server.under_way:
+        await asyncio.sleep(0.001)
+    assert not pool._idle
