@@ -183,7 +183,10 @@ class ConnectionPool:
 
     def _rest(self, peer: Peer, connection: Connection) -> None:
         self._resting.add(connection)
-        asyncio.get_running_loop().call_later(_REST_S, self._end_rest, peer, connection)
+        loop = asyncio.get_running_loop()
+        # Let the loop read once more after the time is over: bytes that came while the loop was busy may wait
+        # in the kernel, and uvloop calls timers before it reads.
+        loop.call_later(_REST_S, loop.call_soon, loop.call_soon, self._end_rest, peer, connection)
 
     def _end_rest(self, peer: Peer, connection: Connection) -> None:
         self._resting.discard(connection)

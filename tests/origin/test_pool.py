@@ -3,9 +3,13 @@ a body after such an answer.
 """
 
 import asyncio
+import os
+import socket
+import time
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+import uvloop
 
 from shadeproxy.origin import pool as module
 from shadeproxy.origin.pool import ConnectionPool, Peer, Timeouts
@@ -72,6 +76,40 @@ async def test_a_body_that_follows_an_answer_without_one_is_no_answer(answer):
         for _ in range(50):
             assert dict(await ask(pool, peer))["ETag"] == '"k"'
         assert server.connections > 8, "none was used a second time"
+
+
+def test_bytes_that_come_while_the_loop_is_busy_are_no_answer_either():
+    """The rest ends while the loop is busy. On uvloop, timers then run before the bytes are read."""
+    uvloop.run(_answer_before_a_busy_loop_reads())
+
+
+async def _answer_before_a_busy_loop_reads():
+    loop, taken, (woken, wake) = asyncio.get_running_loop(), [], os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        peer = Peer(*listening.getsockname(), is_tls=False)
+        pool = ConnectionPool(max_connections=1, timeouts=Timeouts(), tls=None)
+        connection = await pool.take(peer)
+        with listening.accept()[0] as server:
+            asking = asyncio.create_task(connection.ask(HEAD, bodiless=True))
+            await asyncio.sleep(0)
+            server.sendall(ANSWER)
+            await asking
+
+            def be_busy():
+                loop.remove_reader(woken)
+                server.sendall(BODY)
+                time.sleep(0.1)
+
+            pool.put_back(connection)
+            loop.call_later(0.055, lambda: taken.append(pool.take_now(peer)))
+            loop.add_reader(woken, be_busy)
+            os.write(wake, b"x")
+            while not taken or pool.open_now:
+                await asyncio.sleep(0.01)
+    assert taken == [None]
+    await pool.aclose()
+    os.close(woken)
+    os.close(wake)
 
 
 async def test_connections_to_a_server_that_sends_no_bodies_soon_rest_no_more():
