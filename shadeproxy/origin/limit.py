@@ -3,8 +3,8 @@
 DEMAND goes before everything else. PREFETCH gets a slot only while enough slots are free, and never waits, so
 that no reader waits behind it. Forwarded requests, and reads at their client's pace (AT_CLIENTS_PACE), stay
 open as long as their client likes. So one client can never take all slots for these. A fill takes no longer
-than the origin needs, so one client may have all slots of fills. Heads and listings are short, and not
-limited.
+than the origin needs, so one client may have all slots of fills. Reads at their client's pace hold a slot of
+fills too, and leave one in eight to others. Heads and listings are short, and not limited.
 
 ``Slots`` keeps the number of slots taken, and a queue of waiting futures (core/fair_queue.py). ``give``
 passes a slot straight to the next waiter, so that a newer request cannot take it first. A waiter that is
@@ -40,13 +40,13 @@ from shadeproxy.origin.link import ChargedBody, LinkQueue, LinkSlot
 from shadeproxy.origin.wrapping import WrappedOrigin
 
 _Queue = FairQueue[tuple[str, asyncio.Future[None]]]
-_SPARED = 8  # One slot in this many is never used for prefetching.
+_SPARED = 8  # One slot in this many is never used for prefetching, nor for reads at their client's pace.
 _PREFETCHES = "\0prefetches"
 """The client to which prefetches are charged while jobs share the link. No other client has this name."""
 
 
 def prefetch_slots(max_open: int) -> int:
-    """Return how many of ``max_open`` slots PREFETCH may use."""
+    """Return how many of ``max_open`` slots PREFETCH may use; reads at their client's pace have as many."""
     return max_open - max_open // _SPARED
 
 
@@ -258,7 +258,8 @@ class LimitedOrigin(WrappedOrigin):
         """Take and give read slots; see ``Slots``. When jobs begin to share the link, ``share`` replaces
         these methods by those of ``SharedSlots``.
         """
-        self.paced = Slots(max_open, max_wait_s=max_wait_s, what="reads past the cache", kept=_KEPT)
+        paced = prefetch_slots(max_open)
+        self.paced = Slots(paced, max_wait_s=max_wait_s, what="reads past the cache", kept=_KEPT)
         self.forwards: ForwardSlots = forwards or Slots(
             max_open, max_wait_s=max_wait_s, what="uploads and other forwarded requests", kept=_KEPT
         )
@@ -268,7 +269,7 @@ class LimitedOrigin(WrappedOrigin):
         open.
         """
         self._reads.resize(max_open)
-        self.paced.resize(max_open)
+        self.paced.resize(prefetch_slots(max_open))
         if isinstance(self.forwards, Slots):
             self.forwards.resize(max_open)
 
@@ -310,10 +311,7 @@ class LimitedOrigin(WrappedOrigin):
         """
         reads = self._reads
         reads.link = link
-        if weights is None:
-            link.stop()
-        else:
-            link.share(weights)
+        link.stop() if weights is None else link.share(weights)
         self.take_now = reads.take_now if weights is None else reads.take_shared_now
         # Slots that were taken while the link was shared may be given back later.
         self.give = reads.give_shared

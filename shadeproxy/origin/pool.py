@@ -28,6 +28,11 @@ which could be taken for the next answer. If a byte comes in this time, the conn
 _RESTS = 32
 """Number of rests without a byte after which connections to a server rest no more."""
 
+MOST_PEERS = 1024
+"""Servers of which something is remembered. Where each bucket has a host name, clients can name any number of
+servers.
+"""
+
 
 class Peer(NamedTuple):
     """The address of a server."""
@@ -178,10 +183,15 @@ class ConnectionPool:
 
     def _rest(self, peer: Peer, connection: Connection) -> None:
         self._resting.add(connection)
-        asyncio.get_running_loop().call_later(_REST_S, self._end_rest, peer, connection)
+        loop = asyncio.get_running_loop()
+        # Let the loop read once more after the time is over: bytes that came while the loop was busy may wait
+        # in the kernel, and uvloop calls timers before it reads.
+        loop.call_later(_REST_S, loop.call_soon, loop.call_soon, self._end_rest, peer, connection)
 
     def _end_rest(self, peer: Peer, connection: Connection) -> None:
         self._resting.discard(connection)
+        if len(self._rests) >= MOST_PEERS:
+            self._rests.clear()  # Then connections to all servers rest again for a while.
         if isinstance(connection.failure, BadAnswer):
             self._rests[peer] = math.inf
         else:
@@ -257,8 +267,8 @@ class ConnectionPool:
         idle = self._idle.get(peer, [])
         if connection in idle:
             idle.remove(connection)
-            if not idle:
-                del self._idle[peer]
+        if not idle:
+            self._idle.pop(peer, None)
 
     async def _connect(self, peer: Peer) -> Connection:
         loop = asyncio.get_running_loop()

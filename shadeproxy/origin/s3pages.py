@@ -36,7 +36,7 @@ from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import BadAnswer, Head
-from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer
+from shadeproxy.origin.pool import MOST_PEERS, ConnectionPool, NotConnected, Peer
 from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus
 from shadeproxy.origin.s3ops.spans import clamp, resolve
 from shadeproxy.origin.signing import PageHeads, range_field
@@ -186,6 +186,8 @@ class PageGets:
     def _peer(self, origin: str) -> Peer:
         parts = urlsplit(origin)
         peer = Peer(parts.hostname or "", parts.port or _PORTS[parts.scheme], parts.scheme == "https")
+        if len(self._peers) >= MOST_PEERS:
+            self._peers.clear()
         self._peers[origin] = peer
         return peer
 

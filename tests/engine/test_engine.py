@@ -35,6 +35,27 @@ async def test_whole_object_cold_then_warm(make_bench, size):
     assert bench.origin.gets == reads
 
 
+async def test_other_tasks_run_while_a_read_of_thousands_of_pages_begins(make_bench):
+    """A read that its client gives up costs the others no more than a few milliseconds at a time."""
+    bench = await make_bench(ram_bytes=16 << 20, budget_bytes=16 << 20)
+    bench.origin.put("b", "k", body_of(2000 * PAGE))
+    assert await bench.get("k") == (body_of(2000 * PAGE), Source.ORIGIN)
+    await bench.settle()
+    turns = 0
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    async with bench.engine.open(ReadRequest(ObjectRef("b", "k"))) as reading:
+        assert reading.source is Source.RAM
+    counting.cancel()
+    assert turns >= 7
+
+
 @pytest.mark.parametrize(
     "spec",
     [

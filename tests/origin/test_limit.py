@@ -1,6 +1,7 @@
 """LimitedOrigin: the limit, the order of waiters, and that readers who leave lose no slot."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -29,6 +30,15 @@ async def hold(limited, order, name, intent, leave):
     async with limited.open(REF, intent=intent):
         order.append(name)
         await leave.wait()
+
+
+def begin_read(limited, order, leave, client, *, paced):
+    async def run():
+        CLIENT.set(client)
+        AT_CLIENTS_PACE.set(paced)
+        await hold(limited, order, client, Intent.DEMAND, leave)
+
+    return asyncio.create_task(run())
 
 
 async def settle():
@@ -208,14 +218,7 @@ async def test_one_client_never_has_all_reads_at_its_pace_but_all_fills():
     limited = limited_to(4)
     order, leave = [], asyncio.Event()
 
-    def reading(client, *, paced):
-        async def run():
-            CLIENT.set(client)
-            AT_CLIENTS_PACE.set(paced)
-            await hold(limited, order, client, Intent.DEMAND, leave)
-
-        return asyncio.create_task(run())
-
+    reading = partial(begin_read, limited, order, leave)
     fills = [reading("single", paced=False) for _ in range(4)]
     await settle()
     assert limited.open_now == 4
@@ -230,4 +233,18 @@ async def test_one_client_never_has_all_reads_at_its_pace_but_all_fills():
     assert order[-1] == "modest"
     leave.set()
     await asyncio.gather(modest, *greedy)
+    assert (limited.open_now, limited.waiting) == (0, 0)
+
+
+async def test_slow_clients_of_many_addresses_leave_slots_to_fills():
+    """They read at their own pace, each as slowly as it likes."""
+    limited, order, leave = limited_to(16), [], asyncio.Event()
+    reading = partial(begin_read, limited, order, leave)
+    slow = [reading(f"slow {number}", paced=True) for number in range(20)]
+    await settle()
+    fill = reading("fill", paced=False)
+    await settle()
+    assert order[-1] == "fill"
+    leave.set()
+    await asyncio.gather(fill, *slow)
     assert (limited.open_now, limited.waiting) == (0, 0)

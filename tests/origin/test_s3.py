@@ -373,3 +373,12 @@ async def test_probe_says_when_there_are_no_credentials_at_all(monkeypatch, tmp_
     with pytest.raises(OriginAnswer, match="no origin credentials were found in the environment"):
         await origin.probe()
     await origin.aclose()
+
+
+async def test_the_servers_of_countless_buckets_are_not_all_remembered(new_s3_origin):
+    """In virtual-host style, clients name the hosts."""
+    origin = new_s3_origin("http://s3.example.org", addressing="virtual")
+    peers = {origin.page_gets.peer_of(ObjectRef(f"bucket-{number}", "k")) for number in range(5000)}
+    assert len(peers) == 5000
+    assert len(origin.page_gets._peers) <= 1024
+    await origin.aclose()

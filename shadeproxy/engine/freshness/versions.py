@@ -27,7 +27,8 @@ from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.origin.base import Origin
 from shadeproxy.telemetry.stats import Stats
 
-_MOST_TOUCHED = 4096
+_MOST_TOUCHED, _MOST_BUCKETS = 4096, 2048
+_ANY = ObjectRef("", "")  # Stands for all objects.
 
 
 class Versions:
@@ -306,10 +307,10 @@ class Versions:
         """Note the time of a write: a listing from before it says nothing about the object."""
         now_s = self._clock.now_s()
         if len(self._touched_s) >= _MOST_TOUCHED:
-            # Too many objects: keep only their buckets, and treat all objects in these as written now. The
-            # price: more objects are checked by HEAD.
+            # Too many objects: treat all objects in their buckets as written now, and if a client has named
+            # too many buckets, all objects. The price: more objects are checked by HEAD.
             buckets = {one.beside("") for one in self._touched_s}
-            self._touched_s = dict.fromkeys(buckets, now_s)
+            self._touched_s = dict.fromkeys(buckets if len(buckets) <= _MOST_BUCKETS else (_ANY,), now_s)
         self._touched_s[ref] = now_s
 
     # ------------------------------------------------------------------ writes under way
@@ -359,7 +360,7 @@ class Versions:
         known = self._metadata.get(ref)
         # Do not keep this metadata in memory: a long listing would push all other metadata out.
         found = self._cache.recall_now(ref) if known is None else (known.meta, known.validated_s)
-        touched_s = max(self._touched_s.get(one, -1.0) for one in (ref, ref.beside("")))
+        touched_s = max(self._touched_s.get(one, -1.0) for one in (ref, ref.beside(""), _ANY))
         if self.being_written(ref) or touched_s >= asked_s:
             return Listed.UNKNOWN
         if found is None:

@@ -3,9 +3,10 @@ group, and a purge looks only at groups that can hold keys under its prefix.
 
 A group has a namespace, a bucket and the first segment of a key ("train/imagenet/..." -> "train/"), because
 data sets are usually laid out so. Once there are 4,096 groups, all new first segments of a bucket share one
-further group.
+further group, which is made when an object of it is cached.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +16,8 @@ from shadeproxy.core.identity import GroupName, group_name
 from shadeproxy.core.types import OWN, ObjectRef
 
 _MAX_GROUPS = 4096
+_UNCACHED = ("", "", OWN)
+"""The group of missing objects that have no group of their own. No bucket has this name."""
 
 
 class PrefixGroups:
@@ -27,6 +30,10 @@ class PrefixGroups:
         # page is stored.
         self.of = lru_cache(maxsize=1024)(self._of)
         """Return the group of an object; make the group if it is new."""
+        self.of_missing: Callable[[ObjectRef], int] = self.of
+        """Return the group of an object that is not cached. Once there are 4,096 groups, make no further one,
+        because the object's bucket may not exist, and a client can name any number of buckets.
+        """
 
     def __len__(self) -> int:
         return len(self._names)
@@ -45,6 +52,13 @@ class PrefixGroups:
         group = self._ids.get(name)
         return self._of_name(name) if group is None else group
 
+    def _known(self, ref: ObjectRef) -> int:
+        bucket, _, namespace = name = group_name(ref)
+        group = self._ids.get(name)
+        if group is None:
+            group = self._ids.get((bucket, "", namespace))
+        return self._of_name(_UNCACHED) if group is None else group
+
     def _of_name(self, name: GroupName) -> int:
         group = self._ids.get(name)
         if group is None:
@@ -54,6 +68,8 @@ class PrefixGroups:
             if group is None:
                 group = self._ids[name] = len(self._names)
                 self._names.append(name)
+                if len(self._names) >= _MAX_GROUPS:
+                    self.of_missing = self._known
         return group
 
     def candidates(self, bucket: str, prefix: str, namespace: str = OWN) -> list[int]:

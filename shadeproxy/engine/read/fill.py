@@ -297,7 +297,7 @@ class PageFiller:
         return self._cache.partial.fetch(
             ref,
             number,
-            self._cache.groups.of(ref),
+            self._cache.groups.of_missing(ref),
             first=page.start,
             page_bytes=page.length,
             part=part,

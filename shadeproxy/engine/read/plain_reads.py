@@ -64,7 +64,7 @@ class PlainReads:
         """Return whether an object is new to the cache, and probably has several pages, as the last fetched
         object of its prefix group had. ``hashed``: hash of the object.
         """
-        return self._cache.groups.of(ref) in self.long_groups and self.is_new(ref, hashed)
+        return self._cache.groups.of_missing(ref) in self.long_groups and self.is_new(ref, hashed)
 
     def begin(
         self, ref: ObjectRef, hashed: int, job: JobContext | None, filling: Filling, follower: Follower
@@ -85,7 +85,7 @@ class PlainReads:
             if ownership.standing(ref) is not Standing.OWN:
                 return None
         cache, explained = self._cache, self._counting.note_first(hashed, job)
-        cache.placement.note_miss(hashed, 0, cache.groups.of(ref), explained=explained)
+        cache.placement.note_miss(hashed, 0, cache.groups.of_missing(ref), explained=explained)
         self._fills.observer.note_wanted(ref, 0, job)
         flight = self._flights.start(ref, SHARED, Intent.DEMAND, filling)
         flight.began = began

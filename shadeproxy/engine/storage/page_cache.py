@@ -175,7 +175,7 @@ class PageCache:
 
     def miss(self, ref: ObjectRef, number: int, *, explained: bool) -> None:
         """Note a demand read of a missing page."""
-        self.placement.note_miss(object_hash(ref), number, self.groups.of(ref), explained=explained)
+        self.placement.note_miss(object_hash(ref), number, self.groups.of_missing(ref), explained=explained)
 
     def find_part(self, ref: ObjectRef, etag: str, span: Span) -> int | None:
         """Return the slot of a stored part of a page that begins with ``span``; None if there is none."""

@@ -15,7 +15,8 @@ from shadeproxy.core.pace import PER_TURN
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.freshness.revalidation import Listed, Revalidator
+from shadeproxy.engine.freshness.listings import Listed, ListingAsked
+from shadeproxy.engine.freshness.revalidation import Revalidator
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import MemoryOrigin
 from tests.support.clock import ManualClock
@@ -201,6 +202,26 @@ async def test_a_listing_that_was_asked_for_before_a_write_undoes_nothing(make_b
     written.set()
     await settled(bench)
     assert (await bench.get(keys[0]))[0] == b"333"
+
+
+@pytest.mark.parametrize("buckets", [1, 1000, 6_000])
+async def test_the_times_of_many_writes_are_few_and_none_is_lost(make_bench, buckets):
+    """A client can name any number of buckets."""
+    bench, keys = await stale(make_bench, 2)
+    versions, ref = bench.engine._versions, ObjectRef("b", keys[0])
+    entry = (await bench.origin.list_objects("b", keys[0])).entries[0]
+    before = ListingAsked(bench.clock.now_s(), 0, None)
+    assert versions._confirm(ref, entry, before) is Listed.CURRENT
+    async with bench.engine.writing([ref]):
+        pass
+    await bench.get(keys[0])
+    for number in range(6_000):
+        versions.touch(ObjectRef(f"bucket-{number % buckets}", f"k{number}"))
+        assert versions._confirm(ref, entry, before) is Listed.UNKNOWN
+    assert len(versions._touched_s) <= 4097
+    bench.clock.advance(1)
+    after = ListingAsked(bench.clock.now_s(), 0, None)
+    assert versions._confirm(ref, entry, after) is Listed.FRESH
 
 
 async def test_nothing_stays_of_objects_that_were_checked_because_a_listing_showed_them():
