@@ -12,6 +12,7 @@ import errno
 import os
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
@@ -38,6 +39,7 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer
 from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus
+from shadeproxy.origin.regions import error_of
 from shadeproxy.origin.s3ops.spans import clamp, resolve
 from shadeproxy.origin.signing import PageHeads, range_field
 from shadeproxy.origin.tls_failure import why_tls_failed
@@ -70,7 +72,6 @@ class PageGets:
         *,
         credentials: CredentialsOf,
         provider_of: ProviderOf,
-        region: str,
         pool: ConnectionPool,
         clock: Clock,
         health: OriginHealth,
@@ -82,9 +83,10 @@ class PageGets:
         self.clock = clock
         self._health = health
         self._endpoint = endpoint
+        self.error_of = partial(error_of, endpoint, clock)
         self._credentials = credentials
         self._provider_of = provider_of
-        self._heads = PageHeads(region, instance)
+        self._heads = PageHeads(instance)
         self._peers: dict[str, Peer] = {}
 
     async def send(self, wanted: Wanted) -> tuple[Connection, Head]:
@@ -301,7 +303,7 @@ class PageGet:
             body = await answers.read_bounded(connection.pieces(), answers.MAX_ERROR_BYTES)
         except FAILURES as error:
             raise broken_off(error) from error
-        raise answers.error_of(head.status, head.headers, body, now_s=self._gets.clock.now_s())
+        raise self._gets.error_of(self._wanted.ref.bucket, head, body)
 
 
 def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
