@@ -31,6 +31,8 @@ _REGIONAL_HOST = re.compile(r"(s3\.(?:dualstack\.)?)(?:[a-z0-9-]+\.)?(amazonaws\
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{1,30}[a-z0-9]")  # The origin must not choose another server.
 _MOST_REGIONS = 1024
 
+_PORTS = {"http": 80, "https": 443}
+
 RESERVED_NAMES = ("admin", "auth", "minio", "swift")
 """First path segments that do not name a bucket but an interface of the server: Ceph RGW's admin API and
 Swift, or MinIO. A request to such an interface would run with the proxy's own rights.
@@ -41,6 +43,20 @@ def is_aws(url: str) -> bool:
     """Return True if an endpoint belongs to AWS. The empty string means AWS."""
     host = urlsplit(url).hostname or ""
     return not url or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+
+class Peer(NamedTuple):
+    """The address of a server."""
+
+    host: str
+    port: int
+    is_tls: bool
+
+    @classmethod
+    def of(cls, url: str) -> "Peer":
+        """Return the server of a URL with the scheme http or https."""
+        parts = urlsplit(url)
+        return cls(parts.hostname or "", parts.port or _PORTS[parts.scheme], parts.scheme == "https")
 
 
 class Target(NamedTuple):

@@ -29,7 +29,7 @@ from shadeproxy.core.types import (
     Upstream,
 )
 from shadeproxy.origin import s3answers as answers
-from shadeproxy.origin.addressing import RESERVED_NAMES, Addressing, Endpoint
+from shadeproxy.origin.addressing import RESERVED_NAMES, Addressing, Endpoint, Peer
 from shadeproxy.origin.base import (
     ForwardRequest,
     ForwardResponse,
@@ -77,10 +77,11 @@ class S3Origin:
 
     ``endpoint_url``: None means AWS in ``region``. ``credentials``: the provider for each upstream; requests
     of an upstream without a provider get OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of
-    the system's. ``trailing_checksums``: whether the server accepts checksums after a body ("auto": only AWS
-    does); after a server has refused one, no more are sent to it. ``reserved_names``: names that mean no
-    bucket at this server. ``instance``: the name by which the proxy recognises its own requests if they come
-    back to it. Raises ConfigError for an endpoint or a CA file that cannot be used.
+    the system's. ``http_proxy``: the URL of an HTTP proxy on the way to the server; "" if there is none.
+    ``trailing_checksums``: whether the server accepts checksums after a body ("auto": only AWS does); after a
+    server has refused one, no more are sent to it. ``reserved_names``: names that mean no bucket at this
+    server. ``instance``: the name by which the proxy recognises its own requests if they come back to it.
+    Raises ConfigError for an endpoint or a CA file that cannot be used.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class S3Origin:
         timeouts: Timeouts | None = None,
         max_connections: int = 256,
         ca_file: str | None = None,
+        http_proxy: str = "",
         trailing_checksums: TrailingChecksums = "auto",
         reserved_names: Collection[str] = RESERVED_NAMES,
         clock: Clock | None = None,
@@ -112,6 +114,8 @@ class S3Origin:
         tls = tls_context(ca_file) if needs_tls else None
         self._signer = RequestSigner(credentials, clock=self._clock, instance=instance)
 
+        way = Peer.of(http_proxy) if http_proxy else None
+
         def gets_of(pool: ConnectionPool) -> PageGets:
             return PageGets(
                 self._endpoint,
@@ -124,7 +128,9 @@ class S3Origin:
             )
 
         self.page_gets, heads, self.forwards = (
-            gets_of(ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls))
+            gets_of(
+                ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls, http_proxy=way)
+            )
             for _ in range(3)
         )
         self._reads = Reads(self._signer, own=heads, forwarded=self.forwards)
@@ -133,6 +139,7 @@ class S3Origin:
             timeouts=timeouts._replace(idle_s=min(timeouts.idle_s, _UPLOAD_IDLE_S)),
             tls=tls,
             kind=UploadConnection,
+            http_proxy=way,
         )
         self._transport = S3Transport(self._signer, gets_of(uploads))
 

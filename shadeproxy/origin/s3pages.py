@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple, NoReturn
-from urllib.parse import urlsplit
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import (
@@ -31,21 +30,21 @@ from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.tracing import REQUEST_ID
 from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin import s3answers as answers
-from shadeproxy.origin.addressing import Endpoint
+from shadeproxy.origin.addressing import Endpoint, Peer
 from shadeproxy.origin.base import Arrived, HandedOver, OriginRead, PassOn, Wanted
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import BadAnswer, Head
-from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer
+from shadeproxy.origin.pool import ConnectionPool, NotConnected
 from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus
 from shadeproxy.origin.regions import error_of
 from shadeproxy.origin.s3ops.spans import clamp, resolve
 from shadeproxy.origin.signing import PageHeads, range_field
 from shadeproxy.origin.tls_failure import why_tls_failed
+from shadeproxy.origin.tunnel import TunnelFailed
 
 _PIECE_BYTES = 64 << 10
-_PORTS = {"http": 80, "https": 443}
 FAILURES = (BadAnswer, Broken, Surplus, OSError)
 
 CredentialsOf = Callable[[Upstream], Awaitable[Credentials | None]]
@@ -186,9 +185,7 @@ class PageGets:
             self._health.heard_date(head.headers[dates[0]][1] if dates else "")
 
     def _peer(self, origin: str) -> Peer:
-        parts = urlsplit(origin)
-        peer = Peer(parts.hostname or "", parts.port or _PORTS[parts.scheme], parts.scheme == "https")
-        self._peers[origin] = peer
+        peer = self._peers[origin] = Peer.of(origin)
         return peer
 
 
@@ -368,6 +365,8 @@ def _why_not_connected(error: NotConnected) -> str:
         return "no connection in time; check origin.endpoint, or raise origin.max_connections"
     if isinstance(cause, ssl.SSLError):
         return why_tls_failed(cause)
+    if isinstance(cause, TunnelFailed):
+        return f"{cause}; check origin.http_proxy"
     if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
         # The text of the event loop's error would repeat the address.
         return f"{os.strerror(cause.errno)}; check origin.endpoint"
