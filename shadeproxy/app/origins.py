@@ -107,6 +107,7 @@ def build_origin(
             timeouts=Timeouts(section.timeouts.connect, section.timeouts.read, bounds=read_bounds(settings)),
             max_connections=section.max_connections,
             ca_file=section.ca_file or None,
+            http_proxy=section.http_proxy,
             trailing_checksums=section.trailing_checksums,
             reserved_names=section.reserved_names,
             clock=clock,

@@ -131,6 +131,22 @@ def _url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _proxy_url(value: str) -> str:
+    form = 'write "http://host:3128", the address of an HTTP proxy'
+    try:
+        parts = urlsplit(value)
+        is_address = parts.scheme == "http" and parts.hostname and parts.port != 0
+    except ValueError:
+        raise ValueError(form) from None
+    if value and (not is_address or parts.path not in {"", "/"} or parts.query or parts.fragment):
+        raise ValueError(form)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(
+            "the HTTP proxy must take connections without a password: a URL holds no credentials"
+        )
+    return value.rstrip("/")
+
+
 def _collector_url(value: str) -> str:
     if not value:
         return value
@@ -183,6 +199,7 @@ Size = Annotated[int, PlainValidator(_size), PlainSerializer(write_size)]
 Speed = Annotated[int, PlainValidator(_speed), PlainSerializer(write_size)]
 Duration = Annotated[float, PlainValidator(_duration), PlainSerializer(write_duration)]
 Url = Annotated[str, AfterValidator(_url)]
+ProxyUrl = Annotated[str, AfterValidator(_proxy_url)]
 FilePath = Annotated[str, AfterValidator(os.path.expanduser)]
 """A path as text. A leading "~" stands for the home directory."""
 CollectorUrl = Annotated[str, AfterValidator(_collector_url)]

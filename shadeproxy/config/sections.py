@@ -13,6 +13,7 @@ from shadeproxy.config.fields import (
     Duration,
     FilePath,
     Listen,
+    ProxyUrl,
     Right,
     Section,
     Size,
@@ -172,6 +173,7 @@ class OriginSection(Section):
     addressing: Literal["auto", "path", "virtual"] = "auto"
     max_connections: Annotated[int, Field(ge=1, le=4096)] = 128
     ca_file: FilePath = ""
+    http_proxy: ProxyUrl = ""
     trailing_checksums: Literal["auto", "always", "never"] = "auto"
     bucket_names: Literal["auto", "global", "account"] = "auto"
     reserved_names: tuple[str, ...] = ("admin", "auth", "minio", "swift")

@@ -1,10 +1,14 @@
-"""The address of an S3 request: endpoint, Host and raw path, in path style or virtual-host style.
+"""The address of an S3 request: endpoint, Host and raw path, in path style or virtual-host style, and the
+region for which it is signed.
 
-The bytes of a key are percent-encoded once and never normalised: dot segments, empty segments and encoded
-slashes are sent as they are.
+A bucket may lie in another region than the configured one. ``Endpoint`` learns its region from the answers of
+the server (regions.py). Later requests are signed for that region, and sent to its endpoint at AWS. The bytes
+of a key are percent-encoded once and never normalised: dot segments, empty segments and encoded slashes are
+sent as they are.
 """
 
 import re
+from collections import OrderedDict
 from collections.abc import Collection
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -22,6 +26,13 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 # A host label has no dot: a bucket name with a dot would not match the certificate of *.s3.amazonaws.com.
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
+# s3.amazonaws.com, and s3.REGION and s3.dualstack.REGION at amazonaws.com or amazonaws.com.cn.
+_REGIONAL_HOST = re.compile(r"(s3\.(?:dualstack\.)?)(?:[a-z0-9-]+\.)?(amazonaws\.com(?:\.cn)?(?::\d+)?)")
+_REGION = re.compile(r"[a-z0-9][a-z0-9-]{1,30}[a-z0-9]")  # The origin must not choose another server.
+_MOST_REGIONS = 1024
+
+_PORTS = {"http": 80, "https": 443}
+
 RESERVED_NAMES = ("admin", "auth", "minio", "swift")
 """First path segments that do not name a bucket but an interface of the server: Ceph RGW's admin API and
 Swift, or MinIO. A request to such an interface would run with the proxy's own rights.
@@ -34,14 +45,29 @@ def is_aws(url: str) -> bool:
     return not url or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
+class Peer(NamedTuple):
+    """The address of a server."""
+
+    host: str
+    port: int
+    is_tls: bool
+
+    @classmethod
+    def of(cls, url: str) -> "Peer":
+        """Return the server of a URL with the scheme http or https."""
+        parts = urlsplit(url)
+        return cls(parts.hostname or "", parts.port or _PORTS[parts.scheme], parts.scheme == "https")
+
+
 class Target(NamedTuple):
     """The server and path of a request. ``origin``: "scheme://host[:port]". ``host``: the field Host.
-    ``raw_path``: the path as it is sent and signed.
+    ``raw_path``: the path as it is sent and signed. ``region``: the region for which it is signed.
     """
 
     origin: str
     host: str
     raw_path: str
+    region: str
 
 
 class _BucketTarget(NamedTuple):
@@ -50,6 +76,7 @@ class _BucketTarget(NamedTuple):
     origin: str
     host: str
     raw_path: str
+    region: str
     before_key: str
 
 
@@ -83,10 +110,11 @@ class Endpoint:
         # Clients leave the default port out of Host, and the signature covers Host.
         self._host = parts.netloc.removesuffix(default_port)
         self._base_path = parts.path
-        self._origin = f"{parts.scheme}://{parts.netloc}"
         self._addressing = addressing
         self.is_aws = is_aws(self.url)
         self._reserved = frozenset() if self.is_aws else frozenset(reserved)
+        self._region = region
+        self._regions: OrderedDict[str, str] = OrderedDict()  # By bucket, if it is another one.
         # The target of a bucket is cached, because its objects differ only in their keys.
         self._bucket_target = lru_cache(maxsize=1024)(self._target_of_bucket)
 
@@ -96,10 +124,24 @@ class Endpoint:
         Raises InvalidRequest if the bucket's name means no bucket at this origin.
         """
         bucket, key, _ = ref
-        origin, host, raw_path, before_key = self._bucket_target(bucket)
+        origin, host, raw_path, region, before_key = self._bucket_target(bucket)
         if key:
             raw_path = before_key + (key if is_plain_path(key) else path_of_key(key))
-        return Target(origin, host, raw_path)
+        return Target(origin, host, raw_path, region)
+
+    def learn_region(self, bucket: str, region: str) -> bool:
+        """Send later requests for ``bucket`` to ``region``. Return False if they are sent there already, or
+        if ``region`` cannot be the name of a region.
+        """
+        before = self._regions.get(bucket, self._region)
+        if not bucket or region == before or _REGION.fullmatch(region) is None:
+            return False
+        self._regions[bucket] = region
+        self._regions.move_to_end(bucket)
+        if len(self._regions) > _MOST_REGIONS:
+            self._regions.popitem(last=False)
+        self._bucket_target.cache_clear()
+        return True
 
     def _target_of_bucket(self, bucket: str) -> _BucketTarget:
         quoted = bucket if _PLAIN_BUCKET.fullmatch(bucket) else quote(bucket, safe="-_.~")
@@ -117,11 +159,15 @@ class Endpoint:
                 f"{bucket!r} is not the name of a bucket at this origin",
                 hint="origin.reserved_names lists the names that the origin keeps for itself",
             )
+        region = self._regions.get(bucket, self._region)
+        netloc, host = self._netloc, self._host
+        if region != self._region:
+            netloc, host = _of_region(netloc, region), _of_region(host, region)
         if bucket and self._is_virtual(bucket):
             _, _, rest = raw_path.removeprefix("/").partition("/")
-            origin = f"{self._scheme}://{bucket}.{self._netloc}"
-            return Target(origin, f"{bucket}.{self._host}", f"{self._base_path}/{rest}")
-        return Target(self._origin, self._host, self._base_path + raw_path)
+            origin = f"{self._scheme}://{bucket}.{netloc}"
+            return Target(origin, f"{bucket}.{host}", f"{self._base_path}/{rest}", region)
+        return Target(f"{self._scheme}://{netloc}", host, self._base_path + raw_path, region)
 
     def _is_virtual(self, bucket: str) -> bool:
         if self._addressing == "auto":
@@ -129,3 +175,9 @@ class Endpoint:
         # Only a bucket that is a valid host name may become part of a host. Any other name could choose the
         # server.
         return self._addressing == "virtual" and _HOST_NAME.fullmatch(bucket) is not None
+
+
+def _of_region(netloc: str, region: str) -> str:
+    """Return the regional endpoint of AWS for ``region``. Any other endpoint serves all regions."""
+    match = _REGIONAL_HOST.fullmatch(netloc)
+    return netloc if match is None else f"{match[1]}{region}.{match[2]}"

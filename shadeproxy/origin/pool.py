@@ -17,9 +17,11 @@ from typing import NamedTuple
 
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
 from shadeproxy.core.fair_queue import granted
+from shadeproxy.origin.addressing import Peer
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import BadAnswer
 from shadeproxy.origin.link_watch import LinkWatch, ask_when_idle
+from shadeproxy.origin.tunnel import open_tunnel
 
 _REST_S = 0.05
 """Seconds for which a connection rests after an answer to a HEAD, or a 304. Some servers wrongly send a body,
@@ -32,14 +34,6 @@ MOST_PEERS = 1024
 """Servers of which something is remembered. Where each bucket has a host name, clients can name any number of
 servers.
 """
-
-
-class Peer(NamedTuple):
-    """The address of a server."""
-
-    host: str
-    port: int
-    is_tls: bool
 
 
 class Timeouts(NamedTuple):
@@ -78,7 +72,8 @@ class _Waiter(NamedTuple):
 
 class ConnectionPool:
     """Keeps at most ``max_connections`` connections. ``tls``: used for peers with TLS. ``kind``: the class of
-    the connections. Single event loop.
+    the connections. ``http_proxy``: opens the way to all peers; None if they are reached without it. Single
+    event loop.
     """
 
     def __init__(
@@ -88,8 +83,10 @@ class ConnectionPool:
         timeouts: Timeouts,
         tls: ssl.SSLContext | None,
         kind: type[Connection] = Connection,
+        http_proxy: Peer | None = None,
     ) -> None:
         self._kind = kind
+        self._http_proxy = http_proxy
         self._max = max_connections
         self._timeouts = timeouts
         self._tls = tls
@@ -274,15 +271,9 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
-                opening = loop.create_connection(
-                    partial(self._kind, loop, self._lost, self._timeouts.bounds),
-                    peer.host,
-                    peer.port,
-                    ssl=self._tls if peer.is_tls else None,
-                )
                 # Use an empty context: the connection will also serve other requests than the one that opens
                 # it, and must not keep the context variables of this one.
-                transport, connection = await loop.create_task(opening, context=Context())
+                transport, connection = await loop.create_task(self._open(peer), context=Context())
                 link = transport.get_extra_info("socket")  # None if the connection was lost at once.
                 if self._timeouts.dead_link_s and link is not None:
                     ask_when_idle(link, self._timeouts.dead_link_s)
@@ -293,6 +284,23 @@ class ConnectionPool:
         if link is None or not connection.reusable:
             raise NotConnected from ConnectionResetError(errno.ECONNRESET, "closed at once")
         return connection
+
+    async def _open(self, peer: Peer) -> tuple[asyncio.Transport, Connection]:
+        """Open a connection, through the HTTP proxy if there is one. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        new, tls = (
+            partial(self._kind, loop, self._lost, self._timeouts.bounds),
+            self._tls if peer.is_tls else None,
+        )
+        if self._http_proxy is None:
+            return await loop.create_connection(new, peer.host, peer.port, ssl=tls)
+        tunnel = await open_tunnel(self._http_proxy, peer)
+        try:
+            name = peer.host if peer.is_tls else None
+            return await loop.create_connection(new, sock=tunnel, ssl=tls, server_hostname=name)
+        except BaseException:
+            tunnel.close()
+            raise
 
     # ------------------------------------------------------------------ time
 

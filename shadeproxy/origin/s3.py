@@ -29,7 +29,7 @@ from shadeproxy.core.types import (
     Upstream,
 )
 from shadeproxy.origin import s3answers as answers
-from shadeproxy.origin.addressing import RESERVED_NAMES, Addressing, Endpoint
+from shadeproxy.origin.addressing import RESERVED_NAMES, Addressing, Endpoint, Peer
 from shadeproxy.origin.base import (
     ForwardRequest,
     ForwardResponse,
@@ -43,6 +43,7 @@ from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import Head
 from shadeproxy.origin.pool import ConnectionPool, Timeouts
+from shadeproxy.origin.regions import NAMES_REGION, other_region
 from shadeproxy.origin.s3answers import buckets_listed
 from shadeproxy.origin.s3pages import PageGet, PageGets
 from shadeproxy.origin.s3reads import Reads
@@ -62,6 +63,9 @@ _NOT_FORWARDED = {
     "x-amz-content-sha256", "x-amz-date", "x-amz-security-token",
 }  # fmt: skip
 
+_NO_TRAILERS = {"XAmzContentSHA256Mismatch", "NotImplemented"}
+_EXAMINED = NAMES_REGION | {501}
+
 _UPLOAD_IDLE_S = 15.0
 """Seconds for which a connection for uploads is kept without a request. Servers close idle connections after
 20 s or more, and a request that is on its way then fails, because it is never sent again.
@@ -73,10 +77,11 @@ class S3Origin:
 
     ``endpoint_url``: None means AWS in ``region``. ``credentials``: the provider for each upstream; requests
     of an upstream without a provider get OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of
-    the system's. ``trailing_checksums``: whether the server accepts checksums after a body ("auto": only AWS
-    does); after a server has refused one, no more are sent to it. ``reserved_names``: names that mean no
-    bucket at this server. ``instance``: the name by which the proxy recognises its own requests if they come
-    back to it. Raises ConfigError for an endpoint or a CA file that cannot be used.
+    the system's. ``http_proxy``: the URL of an HTTP proxy on the way to the server; "" if there is none.
+    ``trailing_checksums``: whether the server accepts checksums after a body ("auto": only AWS does); after a
+    server has refused one, no more are sent to it. ``reserved_names``: names that mean no bucket at this
+    server. ``instance``: the name by which the proxy recognises its own requests if they come back to it.
+    Raises ConfigError for an endpoint or a CA file that cannot be used.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class S3Origin:
         timeouts: Timeouts | None = None,
         max_connections: int = 256,
         ca_file: str | None = None,
+        http_proxy: str = "",
         trailing_checksums: TrailingChecksums = "auto",
         reserved_names: Collection[str] = RESERVED_NAMES,
         clock: Clock | None = None,
@@ -106,14 +112,15 @@ class S3Origin:
         # milliseconds.
         needs_tls = ca_file is not None or self._endpoint.url.startswith("https")
         tls = tls_context(ca_file) if needs_tls else None
-        self._signer = RequestSigner(credentials, region=region, clock=self._clock, instance=instance)
+        self._signer = RequestSigner(credentials, clock=self._clock, instance=instance)
+
+        way = Peer.of(http_proxy) if http_proxy else None
 
         def gets_of(pool: ConnectionPool) -> PageGets:
             return PageGets(
                 self._endpoint,
                 credentials=self._signer.credentials,
                 provider_of=credentials.get,
-                region=region,
                 pool=pool,
                 clock=self._clock,
                 health=health,
@@ -121,7 +128,9 @@ class S3Origin:
             )
 
         self.page_gets, heads, self.forwards = (
-            gets_of(ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls))
+            gets_of(
+                ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls, http_proxy=way)
+            )
             for _ in range(3)
         )
         self._reads = Reads(self._signer, own=heads, forwarded=self.forwards)
@@ -130,6 +139,7 @@ class S3Origin:
             timeouts=timeouts._replace(idle_s=min(timeouts.idle_s, _UPLOAD_IDLE_S)),
             tls=tls,
             kind=UploadConnection,
+            http_proxy=way,
         )
         self._transport = S3Transport(self._signer, gets_of(uploads))
 
@@ -137,7 +147,7 @@ class S3Origin:
         outgoing = Outgoing("HEAD", self._endpoint.target(ref), headers=_WHOLE_HEADERS, upstream=upstream)
         async with self._reads.exchange(outgoing) as (head, _):
             if head.status != 200:
-                raise answers.error_of(head.status, head.headers, b"", now_s=self._clock.now_s())
+                raise self.page_gets.error_of(ref.bucket, head, b"")
             meta = answers.object_meta(head, size=_content_length(head), is_ranged=False)
             if not meta.identified or head.flawed:
                 raise Unidentified(ref)
@@ -170,7 +180,12 @@ class S3Origin:
             query += f"&start-after={quote(start_after, safe='-_.~')}"
         target = self._endpoint.target(ObjectRef(bucket, ""))
         outgoing = Outgoing("GET", target, raw_query=query, headers=_OWN_HEADERS, upstream=upstream)
-        return await answers.parse_listing(await self._fetch(outgoing), bucket, prefix)
+        async with self._reads.exchange(outgoing) as (head, chunks):
+            if head.status != 200:
+                body = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
+                raise self.page_gets.error_of(bucket, head, body)
+            body = await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)
+        return await answers.parse_listing(body, bucket, prefix)
 
     @asynccontextmanager
     async def forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
@@ -186,23 +201,17 @@ class S3Origin:
             forwarded=True,
             works_long=request.works_long,
         )
-        if outgoing.method in {"GET", "HEAD"} and outgoing.body is None:
-            async with self._reads.exchange(outgoing) as (head, chunks):
-                yield ForwardResponse(head.status, end_to_end(head.headers), chunks)
-            return
         async with AsyncExitStack() as stack:
-            if request.trailers is not None:
-                outgoing = await self._with_trailers(outgoing, request.trailers, stack)
-            head, chunks = await stack.enter_async_context(self._transport.exchange(outgoing))
-            headers = end_to_end(head.headers)
-            if outgoing.payload_hash != TRAILED_PAYLOAD or head.status not in {400, 501}:
-                yield ForwardResponse(head.status, headers, chunks)
-                return
-            document = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
-            if answers.error_code(document) in {"XAmzContentSHA256Mismatch", "NotImplemented"}:
-                self._takes_trailers = False
-                _log.warning("trailing_checksums_refused", endpoint=self._endpoint.url)
-            yield ForwardResponse(head.status, headers, once(document))
+            if outgoing.method in {"GET", "HEAD"} and outgoing.body is None:
+                exchange = self._reads.exchange(outgoing)
+            else:
+                if request.trailers is not None:
+                    outgoing = await self._with_trailers(outgoing, request.trailers, stack)
+                exchange = self._transport.exchange(outgoing)
+            head, chunks = await stack.enter_async_context(exchange)
+            if head.status in _EXAMINED:
+                chunks = await self._examined(outgoing, request.ref.bucket, head, chunks)
+            yield ForwardResponse(head.status, end_to_end(head.headers), chunks)
 
     async def probe(self) -> str:
         """Send ListBuckets. Even the answer AccessDenied shows that endpoint and signature are right."""
@@ -225,6 +234,21 @@ class S3Origin:
         await self._reads.aclose()
         await self._transport.aclose()
 
+    async def _examined(
+        self, outgoing: Outgoing, bucket: str, head: Head, chunks: AsyncIterator[bytes]
+    ) -> AsyncIterator[bytes]:
+        """Return the body of an answer by which the origin may have refused the form of a request. If it says
+        that the bucket lies in another region, raise OriginUnavailable, so that the client tries again: the
+        origin has not carried out the request.
+        """
+        document = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
+        if (error := other_region(self._endpoint, bucket, head, document)) is not None:
+            raise error
+        if outgoing.payload_hash == TRAILED_PAYLOAD and answers.error_field(document) in _NO_TRAILERS:
+            self._takes_trailers = False
+            _log.warning("trailing_checksums_refused", endpoint=self._endpoint.url)
+        return once(document)
+
     async def _with_trailers(self, outgoing: Outgoing, trailers: Trailers, stack: AsyncExitStack) -> Outgoing:
         """Return ``outgoing`` with checksums after its body. If that is impossible, return it without
         checksums.
@@ -243,13 +267,6 @@ class S3Origin:
             content_length=framed_bytes(size, trailers),
             payload_hash=TRAILED_PAYLOAD,
         )
-
-    async def _fetch(self, outgoing: Outgoing) -> bytes:
-        async with self._reads.exchange(outgoing) as (head, chunks):
-            if head.status != 200:
-                body = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
-                raise answers.error_of(head.status, head.headers, body, now_s=self._clock.now_s())
-            return await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)
 
 
 def _content_length(head: Head) -> int:

@@ -79,7 +79,7 @@ def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> Ori
     The error is retryable for 429, for 5xx except 501, and if the answer does not fit the request. Every
     other error is final, and passed on, because clients know such answers from S3.
     """
-    code, message = _code_and_message(body)
+    code, message = error_field(body), error_field(body, "Message")
     if status < 400 and not _is_redirect(status, code, headers):
         return OriginUnavailable(
             f"the origin answered {status}, which is no answer to what was asked{_where(headers)}"
@@ -163,16 +163,10 @@ def _page_of(root: Element) -> ListPage:
     return ListPage(tuple(entries), truncated=root.findtext("IsTruncated", "") == "true")
 
 
-def error_code(body: bytes) -> str:
-    """Return the Code of an error document; "" if it has none."""
-    return _code_and_message(body)[0]
-
-
-def _code_and_message(body: bytes) -> tuple[str, str]:
+def error_field(body: bytes, name: str = "Code") -> str:
+    """Return the text of a field of an error document; "" if it has no such field."""
     root = document_root(body)
-    if root is None or root.tag != "Error":
-        return "", ""
-    return root.findtext("Code", ""), root.findtext("Message", "")
+    return "" if root is None or root.tag != "Error" else root.findtext(name, "")
 
 
 async def long_document_root(body: bytes, *, most_elements: int = _MOST_ELEMENTS) -> Element | None:

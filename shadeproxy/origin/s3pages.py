@@ -12,9 +12,9 @@ import errno
 import os
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple, NoReturn
-from urllib.parse import urlsplit
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import (
@@ -30,20 +30,21 @@ from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.tracing import REQUEST_ID
 from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin import s3answers as answers
-from shadeproxy.origin.addressing import Endpoint
+from shadeproxy.origin.addressing import Endpoint, Peer
 from shadeproxy.origin.base import Arrived, HandedOver, OriginRead, PassOn, Wanted
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import BadAnswer, Head
-from shadeproxy.origin.pool import MOST_PEERS, ConnectionPool, NotConnected, Peer
+from shadeproxy.origin.pool import MOST_PEERS, ConnectionPool, NotConnected
 from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus
+from shadeproxy.origin.regions import error_of
 from shadeproxy.origin.s3ops.spans import clamp, resolve
 from shadeproxy.origin.signing import PageHeads, range_field
 from shadeproxy.origin.tls_failure import why_tls_failed
+from shadeproxy.origin.tunnel import TunnelFailed
 
 _PIECE_BYTES = 64 << 10
-_PORTS = {"http": 80, "https": 443}
 FAILURES = (BadAnswer, Broken, Surplus, OSError)
 
 CredentialsOf = Callable[[Upstream], Awaitable[Credentials | None]]
@@ -70,7 +71,6 @@ class PageGets:
         *,
         credentials: CredentialsOf,
         provider_of: ProviderOf,
-        region: str,
         pool: ConnectionPool,
         clock: Clock,
         health: OriginHealth,
@@ -82,9 +82,10 @@ class PageGets:
         self.clock = clock
         self._health = health
         self._endpoint = endpoint
+        self.error_of = partial(error_of, endpoint, clock)
         self._credentials = credentials
         self._provider_of = provider_of
-        self._heads = PageHeads(region, instance)
+        self._heads = PageHeads(instance)
         self._peers: dict[str, Peer] = {}
 
     async def send(self, wanted: Wanted) -> tuple[Connection, Head]:
@@ -184,11 +185,9 @@ class PageGets:
             self._health.heard_date(head.headers[dates[0]][1] if dates else "")
 
     def _peer(self, origin: str) -> Peer:
-        parts = urlsplit(origin)
-        peer = Peer(parts.hostname or "", parts.port or _PORTS[parts.scheme], parts.scheme == "https")
         if len(self._peers) >= MOST_PEERS:
             self._peers.clear()
-        self._peers[origin] = peer
+        peer = self._peers[origin] = Peer.of(origin)
         return peer
 
 
@@ -303,7 +302,7 @@ class PageGet:
             body = await answers.read_bounded(connection.pieces(), answers.MAX_ERROR_BYTES)
         except FAILURES as error:
             raise broken_off(error) from error
-        raise answers.error_of(head.status, head.headers, body, now_s=self._gets.clock.now_s())
+        raise self._gets.error_of(self._wanted.ref.bucket, head, body)
 
 
 def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
@@ -368,6 +367,8 @@ def _why_not_connected(error: NotConnected) -> str:
         return "no connection in time; check origin.endpoint, or raise origin.max_connections"
     if isinstance(cause, ssl.SSLError):
         return why_tls_failed(cause)
+    if isinstance(cause, TunnelFailed):
+        return f"{cause}; check origin.http_proxy"
     if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
         # The text of the event loop's error would repeat the address.
         return f"{os.strerror(cause.errno)}; check origin.endpoint"

@@ -72,12 +72,10 @@ class RequestSigner:
         self,
         credentials: Mapping[Upstream, CredentialProvider],
         *,
-        region: str,
         clock: Clock,
         instance: str = "",
     ) -> None:
         self._credentials = credentials
-        self._region = region
         self._clock = clock
         self._instance = instance
 
@@ -129,7 +127,7 @@ class RequestSigner:
                 headers=signed,
                 payload_hash=outgoing.payload_hash,
                 credentials=credentials,
-                region=self._region,
+                region=outgoing.target.region,
                 now_s=self._clock.now_s(),
             )
         except UnicodeEncodeError:

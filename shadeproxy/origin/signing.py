@@ -58,16 +58,13 @@ def signed_parts(
 
 
 class PageHeads:
-    """Renders heads of page GETs, signed for ``region``. ``instance``: the name by which the proxy recognises
-    its own requests.
-    """
+    """Renders heads of page GETs. ``instance``: the name by which the proxy recognises its own requests."""
 
-    def __init__(self, region: str, instance: str = "") -> None:
-        self._region = region
+    def __init__(self, instance: str = "") -> None:
         self._ours = f"{INSTANCE_FIELD}: {instance}\r\n" if instance else ""
         self._second = -1
-        # The parts that stay the same during this second, by host, by credentials, and by whether the whole
-        # object is requested.
+        # The parts that stay the same during this second, by host, by region, by whether the whole object is
+        # requested, and by credentials.
         self._fixed: dict[tuple[object, ...], tuple[str, SignedParts | None]] = {}
 
     def render(
@@ -82,15 +79,15 @@ class PageHeads:
         """Return the head of a GET. It has no signature if ``credentials`` is None. ``request_id``: the id of
         the client's request; "" if no client waits.
         """
-        _, host, raw_path = target
+        _, host, raw_path, region = target
         span = wanted.span
         if int(now_s) != self._second:
             self._second = int(now_s)
             self._fixed.clear()
-        key: tuple[object, ...] = (host, span is None)
+        key: tuple[object, ...] = (host, region, span is None)
         if credentials is not None:
             key = (*key, credentials.access_key, credentials.secret_key, credentials.session_token)
-        fields, signing = self._fixed.get(key) or self._fix(key, host, credentials, whole=span is None)
+        fields, signing = self._fixed.get(key) or self._fix(key, target, credentials, whole=span is None)
         more = "" if span is None else f"Range: {range_field(span)}\r\n"
         if wanted.if_match is not None:
             more += f"If-Match: {wanted.if_match}\r\n"
@@ -105,8 +102,9 @@ class PageHeads:
         return f"GET {raw_path} HTTP/1.1\r\n{fields}{more}\r\n".encode("utf-8", "surrogateescape")
 
     def _fix(
-        self, key: tuple[object, ...], host: str, credentials: Credentials | None, *, whole: bool
+        self, key: tuple[object, ...], target: Target, credentials: Credentials | None, *, whole: bool
     ) -> tuple[str, SignedParts | None]:
+        host = target.host
         # "identity": a gateway on the way must not compress bodies, because sizes and ranges count the stored
         # bytes.
         fields = f"Host: {host}\r\nUser-Agent: shadeproxy\r\nAccept-Encoding: identity\r\n{self._ours}"
@@ -126,7 +124,7 @@ class PageHeads:
                 signed,
                 access_key=credentials.access_key,
                 secret_key=credentials.secret_key,
-                region=self._region,
+                region=target.region,
                 amz_date=amz_date,
             )
         fixed = self._fixed[key] = fields, signing

@@ -91,6 +91,10 @@ def explained(call):
             '[origin]\nendpoint = "http://me:hunter2@host"',
             '{file}: origin.endpoint = "http://***@host": a URL holds no credentials: use',
         ),
+        (
+            '[origin]\nhttp_proxy = "http://me:hunter2@host:3128"',
+            '{file}: origin.http_proxy = "http://***@host:3128": the HTTP proxy must take connections',
+        ),
     ],
 )
 def test_literal_and_incomplete_secrets_are_refused_and_never_shown(refused, text, expected):

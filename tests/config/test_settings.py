@@ -129,6 +129,18 @@ UNREADABLE = [
         '[origin]\nendpoint = "http://h/b"',
         '{file}: origin.endpoint = "http://h/b": write "http://host:port" or',
     ),
+    (
+        '[origin]\nhttp_proxy = "h:3128"',
+        '{file}: origin.http_proxy = "h:3128": write "http://host:3128", the',
+    ),
+    (
+        '[origin]\nhttp_proxy = "https://h:3128"',
+        '{file}: origin.http_proxy = "https://h:3128": write "http://host:3128", the',
+    ),
+    (
+        '[origin]\nhttp_proxy = "http://h:x"',
+        '{file}: origin.http_proxy = "http://h:x": write "http://host:3128"',
+    ),
     ("[origin]\nmax_connections = 0", "{file}: origin.max_connections = 0: write 1 or more"),
     (
         '[origin]\nname = "caf\u00e9"',

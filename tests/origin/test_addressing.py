@@ -40,7 +40,7 @@ def test_an_endpoint_that_is_none_is_a_configuration_error(url):
 )
 def test_addressing(url, addressing, bucket, expected):
     endpoint = Endpoint(url, region="eu-west-1", addressing=addressing)
-    assert tuple(endpoint.target(ObjectRef(bucket, "k +"))) == expected
+    assert endpoint.target(ObjectRef(bucket, "k +")) == (*expected, "eu-west-1")
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,62 @@ def test_reserved_names_are_the_operators_and_aws_has_none():
     assert Endpoint(None, region="us-east-1", addressing="path").target(ref).raw_path == "/admin/k"
     with pytest.raises(InvalidRequest):
         Endpoint("http://h", region="r", reserved=("ops",)).target(ObjectRef("ops", "k"))
+
+
+class TestOtherRegions:
+    """A bucket lies in another region than the configured one."""
+
+    @pytest.mark.parametrize(
+        ("url", "addressing", "origin"),
+        [
+            (None, "auto", "https://there.s3.ap-south-1.amazonaws.com"),
+            (None, "path", "https://s3.ap-south-1.amazonaws.com"),
+            ("https://s3.amazonaws.com", "auto", "https://there.s3.ap-south-1.amazonaws.com"),
+            ("https://s3.us-east-1.amazonaws.com:443", "path", "https://s3.ap-south-1.amazonaws.com:443"),
+            ("https://s3.dualstack.us-east-1.amazonaws.com", "path", "https://s3.dualstack.ap-south-1.amazonaws.com"),
+            ("https://s3.cn-north-1.amazonaws.com.cn", "path", "https://s3.ap-south-1.amazonaws.com.cn"),
+            ("https://s3-accelerate.amazonaws.com", "path", "https://s3-accelerate.amazonaws.com"),
+            ("https://bucket.vpce-1a2b.s3.us-east-1.vpce.amazonaws.com", "path",
+             "https://bucket.vpce-1a2b.s3.us-east-1.vpce.amazonaws.com"),
+            ("http://127.0.0.1:9000", "path", "http://127.0.0.1:9000"),
+        ],
+    )  # fmt: skip
+    def test_its_requests_go_to_the_endpoint_of_its_region(self, url, addressing, origin):
+        endpoint = Endpoint(url, region="us-east-1", addressing=addressing)
+        before = endpoint.target(ObjectRef("there", "k"))
+        here = endpoint.target(ObjectRef("here", "k"))
+        assert before.region == "us-east-1"
+        assert endpoint.learn_region("there", "ap-south-1")
+        assert not endpoint.learn_region("there", "ap-south-1")
+        after = endpoint.target(ObjectRef("there", "k"))
+        assert (after.region, after.origin, after.raw_path) == ("ap-south-1", origin, before.raw_path)
+        assert after.host == origin.partition("//")[2].removesuffix(":443")
+        assert endpoint.target_of("there", "/there").region == "ap-south-1"
+        assert endpoint.target(ObjectRef("here", "k")) == here
+
+    @pytest.mark.parametrize(
+        "region",
+        ["", "us-east-1", "evil.example/", "a", "x" * 40, "eu-west-1.evil", "EU", "eu west", "eu\r\nX: y"],
+    )
+    def test_what_is_no_other_region_changes_nothing(self, region):
+        endpoint = Endpoint(None, region="us-east-1")
+        before = endpoint.target(ObjectRef("b1x", "k"))
+        assert not endpoint.learn_region("b1x", region)
+        assert endpoint.target(ObjectRef("b1x", "k")) == before
+
+    def test_a_bucket_may_move_back(self):
+        endpoint = Endpoint(None, region="us-east-1")
+        before = endpoint.target(ObjectRef("b1x", "k"))
+        assert endpoint.learn_region("b1x", "eu-west-1")
+        assert endpoint.learn_region("b1x", "us-east-1")
+        assert endpoint.target(ObjectRef("b1x", "k")) == before
+
+    def test_the_service_has_no_other_region(self):
+        assert not Endpoint(None, region="us-east-1").learn_region("", "eu-west-1")
+
+    def test_the_known_regions_are_bounded(self):
+        endpoint = Endpoint(None, region="us-east-1")
+        for number in range(1500):
+            assert endpoint.learn_region(f"b{number}", "eu-west-1")
+        assert len(endpoint._regions) == 1024
+        assert endpoint.target(ObjectRef("b1499", "k")).region == "eu-west-1"

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from shadeproxy.origin.addressing import Peer
 from shadeproxy.origin.link_watch import LinkWatch
-from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer, Timeouts
+from shadeproxy.origin.pool import ConnectionPool, NotConnected, Timeouts
 
 SYN_SENT = 2
 

@@ -12,7 +12,8 @@ import pytest
 import uvloop
 
 from shadeproxy.origin import pool as module
-from shadeproxy.origin.pool import ConnectionPool, Peer, Timeouts
+from shadeproxy.origin.addressing import Peer
+from shadeproxy.origin.pool import ConnectionPool, Timeouts
 
 HEAD = b"HEAD /b/k HTTP/1.1\r\nHost: h\r\n\r\n"
 ANSWER = b'HTTP/1.1 200 OK\r\nETag: "k"\r\nContent-Length: 100\r\n\r\n'

@@ -16,7 +16,7 @@ PATHS = ["/", "/bucket/key", "/b/a%20b/%E9~.-_", "/base/a+b=c/%2F//x", "/b/..//k
 @pytest.mark.parametrize("path", PATHS)
 def test_both_signers_agree(path, with_checksums, token):
     credentials = Credentials("AKID", "secret", token)
-    heads = PageHeads("eu-west-1")
+    heads = PageHeads()
     wanted = Wanted(ObjectRef("b", "k"), None if with_checksums else Span(3, 9), None, SHARED)
     for now_s in (1.7e9, 1.7e9 + 0.5, 1.7e9 + 86_400):
         signed = [("host", "example.org:9000")]
@@ -32,7 +32,7 @@ def test_both_signers_agree(path, with_checksums, token):
             region="eu-west-1",
             now_s=now_s,
         )
-        target = Target("http://example.org:9000", "example.org:9000", path)
+        target = Target("http://example.org:9000", "example.org:9000", path, "eu-west-1")
         line, *fields = heads.render(target, wanted, credentials, now_s=now_s).decode().split("\r\n")
         assert line == f"GET {path} HTTP/1.1"
         assert fields[-2:] == ["", ""]
@@ -45,11 +45,20 @@ def test_both_signers_agree(path, with_checksums, token):
 
 
 def test_a_key_that_changes_within_a_second_signs_the_next_request():
-    heads, now_s = PageHeads("us-east-1"), 1.7e9
-    target = Target("http://h", "h", "/b/k")
+    heads, now_s = PageHeads(), 1.7e9
+    target = Target("http://h", "h", "/b/k", "us-east-1")
     wanted = Wanted(ObjectRef("b", "k"), None, None, SHARED)
     keys = [Credentials("A", "one"), Credentials("A", "two"), Credentials("A", "two", "token"), None]
     rendered = [heads.render(target, wanted, key, now_s=now_s) for key in keys]
     assert len(set(rendered)) == len(keys)
     assert [heads.render(target, wanted, key, now_s=now_s) for key in keys] == rendered
     assert b"Authorization" not in rendered[-1]
+
+
+def test_the_region_of_a_bucket_signs_its_requests_beside_those_of_others():
+    """Both buckets have the same host, in the same second."""
+    heads, wanted = PageHeads(), Wanted(ObjectRef("b", "k"), None, None, SHARED)
+    for region in ("us-east-1", "eu-west-1", "us-east-1"):
+        target = Target("http://h", "h", "/b/k", region)
+        rendered = heads.render(target, wanted, Credentials("A", "one"), now_s=1.7e9)
+        assert f"/{region}/s3/aws4_request".encode() in rendered

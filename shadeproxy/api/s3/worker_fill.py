@@ -29,8 +29,8 @@ from shadeproxy.engine.read.fill_messages import (
     Outbox,
 )
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
+from shadeproxy.origin.addressing import Peer
 from shadeproxy.origin.base import CallbackOrigin, HandedOver, Wanted
-from shadeproxy.origin.pool import Peer
 
 PROGRESS_BYTES = 256 * 1024
 """Bytes of a page between two progress reports. Clients of other processes may wait for these bytes."""

@@ -36,9 +36,10 @@ from shadeproxy.engine.read.fill_messages import (
     from_coordinator,
 )
 from shadeproxy.engine.read.needed import first_needed
+from shadeproxy.origin.addressing import Peer
 from shadeproxy.origin.base import CallbackOrigin
 from shadeproxy.origin.callback_reads import CallbackReads
-from shadeproxy.origin.pool import NotConnected, Peer
+from shadeproxy.origin.pool import NotConnected
 from shadeproxy.origin.s3pages import PageGets
 
 PROGRESS_S = 0.5
