@@ -152,3 +152,21 @@ class TestWithoutFreeRoom:
             alone(density, page, range(40))
         assert not read(density, 5, 0)
         assert read(density, 5, 0, full=True)
+
+    def test_a_page_that_was_guessed_while_its_first_parts_were_read_is_not_sparse(self, density):
+        """The other reads of the page are hits, and no read of it comes here before it has left again."""
+        for page in (1, 2, 3):
+            alone(density, page, range(40), full=True)
+        for page in range(64, 128 * 64, 64):  # In a dense group, the reads of these pages are counted.
+            assert read(density, page, 0, full=True)
+            density.forget(page)
+        for page in range(5, 35, 2):
+            assert not read(density, page, 0, full=True)
+        assert read(density, 64, 0, full=True)
+        assert not read(density, 5, 0, full=True)
+
+    def test_parts_that_were_read_while_there_was_room_do_not_make_close_parts_suffice(self, density):
+        for page in (1, 2, 3):
+            assert read(density, page, 0)
+            assert alone(density, page, range(1, 20), full=True) == 19
+        assert read(density, 5, 0, full=True)
