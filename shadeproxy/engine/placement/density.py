@@ -119,7 +119,8 @@ class PageDensity:
         elif visit.is_dense(page_bytes):
             self._learn(kind, 1.0)
             del self._visits[page]
-            return False
+            # Without free room, most of the page was read by now, and what is left would not repay its fetch.
+            return kind[1]
         if visit.cost_bytes >= page_bytes * (_MOST_PAGES if stored else _MOST_PAGES_UNSTORED):
             del self._visits[page]
             return False
