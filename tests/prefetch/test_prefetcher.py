@@ -7,8 +7,10 @@ import pytest
 
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.identity import object_hash
+from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import Intent, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.index.hash_table import page_hash
 from shadeproxy.engine.rules import Rule
 from shadeproxy.hints.datasets import Sample
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
@@ -432,3 +434,26 @@ async def test_nothing_is_fetched_that_would_win_no_place(make_fetching):
         await fetching.idle()
     held = len(bench.cache.residents)
     assert held <= bench.origin.gets <= held + 2
+
+
+async def test_the_parts_of_a_page_do_not_count_if_the_page_is_fetched_by_a_guess(make_fetching):
+    """Later reads of the page are hits. If its first parts still counted, its group would not seem dense."""
+    fetching = await make_fetching(
+        page_size=1 << 20,
+        flying_bytes=1 << 23,
+        ram_bytes=4 << 20,
+        budget_bytes=1 << 23,
+        segment_bytes=4 << 20,
+    )
+    bench, ref = fetching.bench, ObjectRef("b", "k")
+    bench.origin.put("b", "k", bytes(3 << 20))
+    await bench.get("k", range=RangeSpec(0, 0))
+    await bench.get("k", range=RangeSpec(1 << 20, (1 << 20) + 99_999))
+    visits = bench.cache.partial._density._visits
+    page = page_hash(object_hash(ref), 1)
+    assert page in visits
+    port, ended = bench.engine.prefetch_port, asyncio.Event()
+    (need,) = port.pages(ref, range(1, 2), (await bench.engine.stat(ReadRequest(ref)))[0])
+    port.begin(need, lambda _fetched: ended.set())
+    await ended.wait()
+    assert page not in visits

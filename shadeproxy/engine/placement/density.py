@@ -88,10 +88,19 @@ class PageDensity:
         self._read_bytes += part.length if is_alone else page_bytes
         return is_alone
 
+    def forget(self, page: int) -> None:
+        """Forget the reads of a page's parts, because the page was fetched whole for another reason. Its
+        later reads are hits, so those that were counted say nothing about the group.
+        """
+        self._visits.pop(page, None)
+
     def _reads_alone(
         self, page: int, kind: tuple[int, bool], page_bytes: int, part: Span, *, stored: bool
     ) -> bool:
         visit = self._visits.get(page)
+        if visit is not None and kind[1] and visit.kind != kind:
+            # The cache has filled since the first parts were read. Close parts do not suffice any more.
+            visit.kind, visit.explored, visit.began_bytes = kind, True, self._read_bytes
         if visit is not None and self._has_left(visit, kind):
             self._note_sparse(visit)
             visit = None
@@ -110,7 +119,8 @@ class PageDensity:
         elif visit.is_dense(page_bytes):
             self._learn(kind, 1.0)
             del self._visits[page]
-            return False
+            # Without free room, most of the page was read by now, and what is left would not repay its fetch.
+            return kind[1]
         if visit.cost_bytes >= page_bytes * (_MOST_PAGES if stored else _MOST_PAGES_UNSTORED):
             del self._visits[page]
             return False

@@ -129,6 +129,10 @@ class PartialReads:
             Fetch.STORED_PART if self._placement.admits(hashed, stored, size, pinned=pinned) else Fetch.PART
         )
 
+    def note_page(self, ref: ObjectRef, number: int) -> None:
+        """Note that a page was fetched whole although no reader asked for that."""
+        self._density.forget(page_hash(object_hash(ref), number))
+
     def _stored_as(self, ref: ObjectRef, first: int, part: Span) -> int | None:
         """Return the number of the record that would hold ``part`` alone; None if it cannot be stored."""
         if len(self._other_pages.get(object_hash(ref), ())) >= _MOST_RECORDS:

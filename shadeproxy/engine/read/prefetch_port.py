@@ -268,6 +268,8 @@ class PrefetchPort:
     def _end(self, flight: Flight, ended: Callable[[Fetched], None], job: str) -> None:
         if flight not in self._begun:
             return
+        if flight.stored:
+            self._cache.partial.note_page(flight.ref, flight.number)
         if flight.stored and job:
             self._cache.drop_parts(flight.ref, flight.number, self.page_size)
         # Read the results first, because the flight drops its error when it is left.

@@ -122,8 +122,8 @@ def test_visits_are_bounded_and_the_forgotten_ones_were_not_dense(density):
 class TestWithoutFreeRoom:
     """A fetched page displaces others, and soon leaves in its turn."""
 
-    def test_parts_in_a_row_suffice_only_if_they_cost_as_much_as_the_page(self, density):
-        assert alone(density, 1, range(40), full=True) == PAGE // COST
+    def test_a_page_that_is_read_in_a_row_is_not_fetched_for_its_last_parts(self, density):
+        assert alone(density, 1, range(40), full=True) == 40
 
     def test_readers_of_a_third_of_each_page_never_fetch_it(self, density):
         for visit in range(60):
@@ -131,24 +131,42 @@ class TestWithoutFreeRoom:
             parts = range(first, first + 13)
             assert alone(density, 1 + visit % 20, parts, full=True) == 13
 
-    def test_parts_that_were_read_when_the_page_would_have_left_do_not_count(self, density):
-        """The same parts, within and beyond the time for which the page would stay."""
-        assert alone(density, 1, range(20), full=True) == 20
-        for page in range(2, 2 + CAPACITY // (26 * PART)):
-            assert alone(density, page, range(13), full=True) == 13
-        assert alone(density, 1, range(20, 40), full=True) < 20
-        assert alone(density, 50, range(20), full=True) == 20
-        for page in range(100, 102 + CAPACITY // (13 * PART)):
-            assert alone(density, page, range(13), full=True) == 13
-        assert alone(density, 50, range(20, 40), full=True) == 20
+    @pytest.mark.parametrize("others", [0.5, 1.5])
+    def test_parts_that_were_read_when_the_page_would_have_left_do_not_count(self, density, others):
+        """``others``: the reads of other pages between both halves, as a multiple of the capacity."""
+        for page in (1, 2, 3):
+            alone(density, page, range(20), full=True)
+            for other in range(int(others * CAPACITY / PART)):
+                read(density, 1000 * page + other, 0, group=1, full=True)
+            alone(density, page, range(20, 40), full=True)
+        assert read(density, 5, 0, full=True) == (others > 1)
 
     def test_after_three_dense_pages_the_pages_of_the_group_are_fetched_at_once(self, density):
         for page in (1, 2, 3):
-            assert alone(density, page, range(40), full=True) == PAGE // COST
+            assert read(density, page, 0, full=True)
+            assert alone(density, page, range(1, PAGE // COST + 1), full=True) == PAGE // COST
         assert not read(density, 5, 0, full=True)
 
     def test_a_group_that_was_dense_while_there_was_room_is_tested_again(self, density):
         for page in (1, 2, 3):
             alone(density, page, range(40))
         assert not read(density, 5, 0)
+        assert read(density, 5, 0, full=True)
+
+    def test_a_page_that_was_guessed_while_its_first_parts_were_read_is_not_sparse(self, density):
+        """The other reads of the page are hits, and no read of it comes here before it has left again."""
+        for page in (1, 2, 3):
+            alone(density, page, range(40), full=True)
+        for page in range(64, 128 * 64, 64):  # In a dense group, the reads of these pages are counted.
+            assert read(density, page, 0, full=True)
+            density.forget(page)
+        for page in range(5, 35, 2):
+            assert not read(density, page, 0, full=True)
+        assert read(density, 64, 0, full=True)
+        assert not read(density, 5, 0, full=True)
+
+    def test_parts_that_were_read_while_there_was_room_do_not_make_close_parts_suffice(self, density):
+        for page in (1, 2, 3):
+            assert read(density, page, 0)
+            assert alone(density, page, range(1, 20), full=True) == 19
         assert read(density, 5, 0, full=True)
