@@ -296,8 +296,8 @@ class Proxy:
 
     async def _open_control(self, context: ControlContext, tracer: OtelTracer | None) -> Path | None:
         """Open the control listener; return the path of its Unix socket, if it has one."""
-        outermost = () if tracer is None else (span_calls(tracer),)
-        control = ControlRunner(make_control_app(context, outermost), shutdown_timeout=_CONTROL_DRAIN_S)
+        app = make_control_app(context, () if tracer is None else (span_calls(tracer),))
+        self._control = control = ControlRunner(app, shutdown_timeout=_CONTROL_DRAIN_S)
         self._stack.push_async_callback(drain_control, control, _CONTROL_DRAIN_S)
         self.control_address = await listen_control("control.listen", control, self.settings.control.listen)
         return await self._open_socket(control)
@@ -338,8 +338,7 @@ class Proxy:
             self._run_until_stopped(tls.watch(self._clock, adopted), "certificate")
 
     def _run_until_stopped(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._stack.callback(task.cancel)
+        self._stack.callback(asyncio.create_task(work, name=name).cancel)
 
     def _most_connections(self, engine: Engine) -> ClientConnections:
         segments = sum(medium.tier.most_segments for medium in engine.cache.media)
@@ -348,6 +347,7 @@ class Proxy:
     def _limit_connections(self, most: ClientConnections) -> ConnectionLimit:
         processes = self.settings.s3.processes
         limit = ConnectionLimit(most, processes, clock=self._clock, counts=self.stats.requests)
+        self._control.limiter = limit.limiter
         self._stack.callback(limit.close)
         limit.show(self.stats)
         self.stats.watch("tasks", lambda: float(len(asyncio.all_tasks())))

@@ -12,7 +12,7 @@ from functools import partial
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
-from shadeproxy.core.errors import ObjectChanged, OriginAnswer, ShuttingDown
+from shadeproxy.core.errors import ObjectChanged, OriginAnswer, OriginUnavailable, ShuttingDown
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.tracing import READER
 from shadeproxy.core.types import OWN, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
@@ -255,9 +255,16 @@ class Engine:
     async def list_objects(
         self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
     ) -> ListPage:
-        """List keys at the origin, one part at a time, with the upstream of ``namespace``."""
+        """List keys at the origin, one part at a time, with the upstream of ``namespace``. Raises
+        OriginUnavailable if the listing does not go on, so that no caller loops.
+        """
         upstream = upstream_in(self._upstreams, namespace)
-        return await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
+        page = await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
+        if page.entries[-1].key <= start_after if page.entries else page.truncated:
+            raise OriginUnavailable(
+                f"the origin's listing of {bucket!r} does not go on after {start_after!r}"
+            )
+        return page
 
     def purging(self, bucket: str, prefix: str, namespace: str = OWN, *, dry_run: bool) -> Purge:
         """Return a ``Purge`` of the pages under a prefix, which the caller runs. A dry run only counts."""

@@ -4,6 +4,7 @@ leave.
 
 import http.client
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -55,8 +56,8 @@ def refusals(proxy) -> int:
     return counted["statuses"].get("503", 0)
 
 
-def connect(proxy, count: int) -> list[socket.socket]:
-    address = proxy.s3.partition("://")[2].split(":")
+def connect(proxy, count: int, *, to: str = "s3") -> list[socket.socket]:
+    address = getattr(proxy, to).partition("://")[2].split(":")
     return [socket.create_connection((address[0], int(address[1])), timeout=20) for _ in range(count)]
 
 
@@ -103,6 +104,23 @@ def test_clients_never_take_the_last_descriptors(few_descriptors, serve, fake_or
     # the origin, and two for each segment.
     wait_for(lambda: descriptors(proxy) <= idle + 10)
     assert proxy.get("/readyz") == {"status": "ready"}
+    assert not log_of(proxy, "s3_request_failed")
+
+
+def test_callers_of_the_control_listener_never_take_the_last_descriptors(few_descriptors, serve, fake_origin):
+    fake_origin.objects = {f"/data/{n}": bytes([n]) * 50_000 for n in range(2)}
+    proxy = serve(
+        origin__endpoint=fake_origin.url, origin__credentials="anonymous", origin__max_connections="16"
+    )
+    crowd = connect(proxy, LIMIT + 50, to="control")
+    client = proxy.client()
+    for n in range(2):
+        assert (
+            client.get_object(Bucket="data", Key=str(n))["Body"].read() == fake_origin.objects[f"/data/{n}"]
+        )
+    assert descriptors(proxy) < LIMIT - 40
+    close(crowd)
+    wait_for(lambda: proxy.stats()["gauges"]["connections"] == 1)
     assert not log_of(proxy, "s3_request_failed")
 
 
@@ -176,15 +194,15 @@ def test_peers_that_make_no_handshake_take_no_more_descriptors_than_clients(
 
 
 def test_with_none_left_it_refuses_and_comes_back(few_descriptors, serve, fake_origin, tmp_path):
-    """A proxy without any free descriptor refuses connections, and accepts them again later. The control
-    listener has no limit on connections, so its clients can take all descriptors.
+    """A proxy without any free descriptor refuses connections, and accepts them again later. Here its limit
+    is lowered while it runs.
     """
     fake_origin.objects = {f"/data/{n}": bytes([n]) * 50_000 for n in range(4)}
     proxy = serve(origin__endpoint=fake_origin.url, origin__credentials="anonymous")
     idle = descriptors(proxy)
-    host, _, port = proxy.control.removeprefix("http://").partition(":")
-    crowd = [socket.create_connection((host, int(port)), timeout=20) for _ in range(LIMIT + 50)]
-    wait_for(lambda: descriptors(proxy) >= LIMIT - 2)
+    resource.prlimit(proxy.process.pid, resource.RLIMIT_NOFILE, (idle + 20, LIMIT))
+    crowd = connect(proxy, 50, to="control")
+    wait_for(lambda: descriptors(proxy) >= idle + 18)
     assert proxy.process.poll() is None
     close(crowd)
     wait_for(lambda: descriptors(proxy) <= idle + 2)

@@ -108,6 +108,45 @@ async def test_a_link_to_a_parent_does_not_make_the_listing_endless(origin, buck
     assert [entry.key for entry in (await origin.list_objects("bucket", "")).entries] == ["a/x"]
 
 
+async def test_a_link_to_a_directory_is_no_object_to_write_or_delete(origin, bucket):
+    (bucket / "real").mkdir()
+    (bucket / "real" / "x").write_bytes(b"x")
+    (bucket / "link").symlink_to("real")
+    with pytest.raises(InvalidRequest, match="cannot hold both an object and objects below it"):
+        await send(origin, "PUT", "link", b"body")
+    assert (await send(origin, "DELETE", "link"))[0] == 204
+    assert [entry.key for entry in (await origin.list_objects("bucket", "link")).entries] == ["link/x"]
+
+
+async def test_what_is_no_object_is_not_deleted(origin, bucket):
+    os.mkfifo(bucket / "pipe")
+    assert (await send(origin, "DELETE", "pipe"))[0] == 204
+    assert names_in(bucket) == ["pipe"]
+
+
+async def test_deleting_a_key_with_a_slash_leaves_the_object_without_it_alone(origin):
+    await send(origin, "PUT", "a", b"body", (("x-amz-meta-owner", "me"),))
+    assert (await send(origin, "DELETE", "a/"))[0] == 204
+    assert (await origin.head(ref("a"))).header("x-amz-meta-owner") == "me"
+
+
+@pytest.mark.parametrize("metadata", [(), (("x-amz-meta-owner", "me"),)])
+@pytest.mark.parametrize("key", ["a/", "a/b/"])
+async def test_a_marker_beside_an_object_of_its_name_is_refused(origin, metadata, key):
+    await send(origin, "PUT", "a", b"body", metadata)
+    with pytest.raises(InvalidRequest, match="cannot hold both an object and objects below it"):
+        await send(origin, "PUT", key, b"")
+
+
+@pytest.mark.parametrize("key", ["x" * 256, "x" * 256 + "/", "a/" + "x" * 256])
+async def test_a_segment_that_is_too_long_for_a_file_name_is_refused_in_words(origin, key):
+    status, _, document = await send(origin, "PUT", key, b"")
+    assert (status, b"<Code>KeyTooLongError</Code>" in document) == (400, True)
+    with pytest.raises(OriginAnswer, match="404 NoSuchKey"):
+        await origin.head(ref(key))
+    assert (await send(origin, "DELETE", key))[0] == 204
+
+
 async def test_etag_is_not_an_md5_and_changes_with_every_version(origin):
     seen = set()
     for _ in range(50):  # Quick overwrites of equal size may get the same inode within one tick of the clock.

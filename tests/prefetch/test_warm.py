@@ -8,7 +8,7 @@ import pytest
 
 from shadeproxy.core.errors import OriginAnswer, OriginUnavailable, Overloaded
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import Intent, ObjectRef, Source
+from shadeproxy.core.types import Intent, ListPage, ObjectRef, Source
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.origin.base import Origin, PassOn
@@ -121,6 +121,24 @@ async def test_objects_of_many_pages_and_of_none(make_bench):
     assert await bench.get("d/big", range=RangeSpec(4 * PAGE, None)) == (body[4 * PAGE :], Source.RAM)
     known = bench.engine._versions.known_now(ObjectRef("b", "d/big"))
     assert known.header("x-amz-meta-of") == "big"
+
+
+@pytest.mark.parametrize("kept", [3, 0])
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_a_listing_that_does_not_go_on_ends_the_warm(make_bench, kept, dry_run):
+    bench = await make_bench(origin=filled(5), rules=IMMUTABLE)
+    listed, calls = bench.origin.list_objects, 0
+
+    async def same(bucket, prefix, **_options):
+        nonlocal calls
+        calls += 1
+        assert calls < 10
+        page = await listed(bucket, prefix)
+        return ListPage(page.entries[:kept], truncated=True)
+
+    bench.origin.list_objects = same
+    with pytest.raises(OriginUnavailable, match="the origin's listing of 'b' does not go on after"):
+        await warming(bench, dry_run=dry_run).run()
 
 
 async def test_only_what_lies_under_the_prefix_over_many_pages_of_the_listing(make_bench):

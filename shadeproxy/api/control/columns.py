@@ -20,6 +20,7 @@ from shadeproxy.hints.changes import FreezeScores
 
 _MEAN_LOSS = "x-shade-mean-loss"
 _FREEZING = frozenset({"epoch", "mean_loss"})
+_PIECE_BYTES = 256 * 1024
 
 
 class FreezeRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -28,7 +29,7 @@ class FreezeRequest(msgspec.Struct, forbid_unknown_fields=True):
     mean_loss: Annotated[float, msgspec.Meta(ge=-1e308, le=1e308)] | None = None
 
 
-async def get_scores(context: ControlContext, request: web.Request) -> web.Response:
+async def get_scores(context: ControlContext, request: web.Request) -> web.StreamResponse:
     name = request.match_info["job"]
     if _FREEZING & request.query.keys():
         raise InvalidRequest(
@@ -36,10 +37,10 @@ async def get_scores(context: ControlContext, request: web.Request) -> web.Respo
             hint="update shadeproxy-sdk; a client of your own:"
             f' POST /v1/jobs/{name}/epochs/EPOCH/scores with {{}} or {{"mean_loss": 0.7}}',
         )
-    return _answer(context.hints.scores(name))
+    return await _answer(request, context.hints.scores(name))
 
 
-async def freeze_scores(context: ControlContext, request: web.Request) -> web.Response:
+async def freeze_scores(context: ControlContext, request: web.Request) -> web.StreamResponse:
     name, epoch = request.match_info["job"], number("epoch", request.match_info["epoch"])
     hints = context.hints
     await context.changes.caught_up()
@@ -50,9 +51,19 @@ async def freeze_scores(context: ControlContext, request: web.Request) -> web.Re
         column = hints.scores(name, to_draw=True)
         frozen = await context.changes.make(FreezeScores(name, epoch, column, wanted.mean_loss))
     mean_loss = frozen.mean_loss
-    return _answer(frozen.column, {} if mean_loss is None else {_MEAN_LOSS: repr(mean_loss)})
+    headers = {} if mean_loss is None else {_MEAN_LOSS: repr(mean_loss)}
+    return await _answer(request, frozen.column, headers)
 
 
-def _answer(column: NDArray[np.float32], headers: dict[str, str] | None = None) -> web.Response:
-    body = column.astype("<f4", copy=False).tobytes()
-    return web.Response(body=body, content_type=OCTETS, headers=headers)
+async def _answer(
+    request: web.Request, column: NDArray[np.float32], headers: dict[str, str] | None = None
+) -> web.StreamResponse:
+    """Send ``column`` piece by piece: all ranks ask at once, and slow ones must not hold a copy each."""
+    body = column.astype("<f4", copy=False).view(np.uint8)
+    response = web.StreamResponse(headers={"Content-Type": OCTETS, **(headers or {})})
+    response.content_length = len(body)
+    await response.prepare(request)
+    for start in range(0, len(body), _PIECE_BYTES):
+        await response.write(body[start : start + _PIECE_BYTES].data)
+    await response.write_eof()
+    return response

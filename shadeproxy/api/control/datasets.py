@@ -215,18 +215,17 @@ async def _listed(
             _explain(error, wanted.bucket)
             raise
         for entry in page.entries:
+            if entry.key <= start_after:  # Strings compare as their UTF-8 does.
+                raise OriginUnavailable(
+                    f"the origin's listing of {wanted.bucket!r} is not in the order of keys:"
+                    f" {entry.key!r} comes after {start_after!r}"
+                )
+            start_after = entry.key
             if not _is_folder(entry):
                 builder.add(ObjectRef(wanted.bucket, entry.key, namespace))
         context.hint_memory.check_manifest(name, builder.least_bytes)
         await while_connected(request, share.hold(builder.most_bytes))
-        truncated = page.truncated and bool(page.entries)
-        if page.entries:
-            last = page.entries[-1].key
-            if last.encode() <= start_after.encode():
-                raise OriginUnavailable(
-                    f"the origin's listing of {wanted.bucket!r} does not go on after {last!r}"
-                )
-            start_after = last
+        truncated = page.truncated
     return await context.in_pool(builder.finish)
 
 

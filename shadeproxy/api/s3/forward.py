@@ -20,7 +20,7 @@ from typing import Protocol
 
 from shadeproxy.api.s3.exchange import Call, Exchange, closing
 from shadeproxy.api.s3.headers import to_client, to_origin
-from shadeproxy.api.s3.operations import Permission, Touches, reads_current, touched
+from shadeproxy.api.s3.operations import PREFLIGHT, Permission, Touches, reads_current, touched
 from shadeproxy.api.s3.port import Response
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, WRITE_BYTES
 from shadeproxy.api.s3.upload.body import UploadBody, receive
@@ -326,13 +326,20 @@ async def _pieces_of(whole: memoryview) -> AsyncIterator[bytes]:
 
 
 _CONDITIONAL = frozenset({"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"})
+# Fields of an answer to a preflight that say nothing of an object.
+_BESIDE_RULES = frozenset(
+    {"vary", "date", "server", "allow", "content-type", "x-amz-request-id", "x-amzn-requestid", "x-amz-id-2"}
+)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
 
 def sensible(call: Call, answer: ForwardResponse) -> ForwardResponse:
     """Return ``answer`` if it fits the request. Raises OriginUnavailable if it does not. If the answer to a
-    range has no Content-Length, the length of its body is checked while it is read.
+    range has no Content-Length, the length of its body is checked while it is read. Of the answer to a
+    preflight only the rules are returned: its sender has no rights, but the origin was asked with some.
     """
+    if call.operation is PREFLIGHT and answer.status < 300:
+        return replace(answer, headers=(*filter(_is_of_rules, answer.headers), ("Content-Length", "0")))
     if call.operation.name not in {"GetObject", "HeadObject"} or answer.status >= 400:
         return answer
     fields, of_part = call.request.fields, "partNumber" in call.request.query
@@ -350,6 +357,11 @@ def sensible(call: Call, answer: ForwardResponse) -> ForwardResponse:
     if (answer.status < 300 or answer.status == 304) and answer.status not in expected:
         raise OriginUnavailable(f"the origin answered {answer.status}, which is no answer to what was asked")
     return answer
+
+
+def _is_of_rules(field: tuple[str, str]) -> bool:
+    name = field[0].lower()
+    return name.startswith("access-control-") or name in _BESIDE_RULES
 
 
 def _span_of(answer: ForwardResponse, wanted: RangeSpec) -> Span | None:

@@ -58,6 +58,7 @@ class Port:
 
     def __init__(self, outlet: Outlet, method: str, *, keep_alive: bool, is_http_11: bool = True) -> None:
         self.method = method
+        self.body: ClientBody | None = None
         self._outlet = outlet
         self._keep_alive = keep_alive
         self._is_http_11 = is_http_11
@@ -84,6 +85,11 @@ class Port:
         """Return an answer that has not begun. ``headers``: all fields except Connection and
         Transfer-Encoding. ``close``: end the connection after the answer.
         """
+        sent = self.body
+        if sent is not None and sent.expects_go and not sent.is_over:
+            # The client may send its body now, or leave it out (RFC 9110 section 10.1.1). So nothing tells
+            # where its next request begins.
+            close = True
         self._response = Response(
             self._outlet,
             status,
@@ -101,7 +107,8 @@ class RequestPort(Port):
 
     def __init__(self, outlet: Outlet, head: Head, body: ClientBody) -> None:
         super().__init__(outlet, head.method, keep_alive=head.keep_alive, is_http_11=head.is_http_11)
-        self.target, self.fields, self.body = head.target, head.fields, body
+        self.target, self.fields = head.target, head.fields
+        self.body: ClientBody = body
 
     @property
     def scheme(self) -> str:

@@ -143,7 +143,8 @@ class ClientBody:
         """True if the whole body has arrived."""
         self._connection = connection
         self._coding: Coding = ChunkedCoding() if head.body_bytes is None else LengthCoding(head.body_bytes)
-        self._expects, self._is_empty = head.awaits_go, head.body_bytes == 0
+        self.expects_go, self._is_empty = head.awaits_go, head.body_bytes == 0
+        """``expects_go``: True until the interim answer is sent, if the client expects one."""
         self._pieces: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._untaken = b""
@@ -161,7 +162,7 @@ class ClientBody:
         """True if the client waits for an interim answer before it sends the body. The body may be empty:
         without this answer, botocore waits for ever for the answer to its next upload on the connection.
         """
-        return self._expects and (self._is_empty or not self.is_read)
+        return self.expects_go and (self._is_empty or not self.is_read)
 
     def take(self, data: bytes) -> None:
         """Take bytes that have arrived. Call it until ``is_over``."""
@@ -196,7 +197,7 @@ class ClientBody:
 
     async def invite(self) -> None:
         """Send the interim answer for which the client waits."""
-        self._expects, transport = False, self._connection.transport
+        self.expects_go, transport = False, self._connection.transport
         if transport is not None and not transport.is_closing():
             transport.write(CONTINUE)
 

@@ -32,11 +32,12 @@ def describe_marker(path: str) -> ObjectMeta:
 
 
 def exists(path: str) -> bool:
-    """Return True if the directory ``path`` is a marker (blocking). Raises OSError if the file system
+    """Return True if ``path`` is a directory and a marker (blocking). Raises OSError if the file system
     fails.
     """
     try:
-        return read_headers(path) is not None
+        # The attribute of a file is the metadata of an object without the slash.
+        return stat.S_ISDIR(os.stat(path).st_mode) and read_headers(path) is not None
     except OSError as error:
         if error.errno not in MISSING:
             raise
@@ -53,6 +54,6 @@ def create(path: str, headers: Headers, condition: WriteCondition) -> ObjectMeta
 
 
 def remove(path: str) -> None:
-    """Remove the mark, but not the directory (blocking). Raises FileNotFoundError, NotADirectoryError."""
+    """Remove the mark, but not the directory (blocking). Raises OSError."""
     if exists(path):
         os.removexattr(path, ATTRIBUTE)

@@ -11,6 +11,7 @@ clock before the rename. So two versions written within one tick of the file sys
 
 import errno
 import os
+import stat
 import threading
 import time
 import uuid
@@ -21,7 +22,7 @@ from shadeproxy.core.types import Headers, ObjectMeta, ObjectRef
 from shadeproxy.origin.filetree import marker
 from shadeproxy.origin.filetree.attributes import meta_of_file, worth_keeping, write_headers
 from shadeproxy.origin.filetree.paths import HIDDEN, Place, Tree
-from shadeproxy.origin.filetree.pool import FilePool, translated
+from shadeproxy.origin.filetree.pool import MISSING, FilePool, translated
 from shadeproxy.origin.s3ops.store import ANY_VERSION, WriteCondition
 
 _BUFFER_BYTES = 256 * 1024
@@ -76,7 +77,7 @@ class Target:
                     )
                 with self._publishing:
                     self._tree.bucket(self._ref.bucket)
-                    return marker.create(self._place.path, headers, condition)
+                    return self._mark(headers, condition)
             self._write(rest)
             kept = worth_keeping(headers, self._ref.key)
             if kept:
@@ -118,9 +119,22 @@ class Target:
 
     def _current(self) -> ObjectMeta | None:
         try:
-            return meta_of_file(self._place.path, self._ref.key, os.stat(self._place.path))
-        except (FileNotFoundError, NotADirectoryError):
+            found = os.stat(self._place.path)
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+                return None
+            raise _refusal(error) from error
+        if stat.S_ISDIR(found.st_mode):  # Renaming would replace a symbolic link to a directory.
+            raise _refusal(IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+        if not stat.S_ISREG(found.st_mode):
             return None
+        return meta_of_file(self._place.path, self._ref.key, found)
+
+    def _mark(self, headers: Headers, condition: WriteCondition) -> ObjectMeta:
+        try:
+            return marker.create(self._place.path, headers, condition)
+        except OSError as error:
+            raise _refusal(error) from error
 
     def _rename(self) -> None:
         assert self._temporary is not None
@@ -171,10 +185,14 @@ def remove(place: Place, bucket_path: str) -> None:
     try:
         if place.is_marker:
             marker.remove(place.path)
-        else:
+        elif stat.S_ISREG(os.stat(place.path).st_mode):
             os.unlink(place.path)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return
+        else:  # A symbolic link to a directory leads to the objects below it.
+            return
+    except OSError as error:
+        if error.errno in MISSING:
+            return
+        raise
     parent = place.path if place.is_marker else os.path.dirname(place.path)
     while len(parent) > len(bucket_path) and not marker.exists(parent):
         try:

@@ -43,6 +43,7 @@ class Backend:
 
     objects: dict = field(default_factory=dict)
     listing: dict = field(default_factory=dict)
+    odd_page: ListPage | None = None
     listings: list = field(default_factory=list)
     purges: list = field(default_factory=list)
     purges_are_long: bool = False
@@ -112,6 +113,8 @@ class Backend:
         self.listed_in.append(namespace)
         if self.refusal is not None:
             raise self.refusal
+        if self.odd_page is not None:
+            return self.odd_page
         keys = sorted(key for key in self.listing[bucket] if key.startswith(prefix) and key > start_after)
         entries = tuple(ListEntry(key, self.listing[bucket][key], '"e"') for key in keys[:2])
         return ListPage(entries, truncated=len(keys) > 2)

@@ -9,6 +9,7 @@ import pytest
 
 from shadeproxy.api.control import datasets as calls
 from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
+from shadeproxy.core.types import ListEntry, ListPage
 from shadeproxy.core.workpool import raise_if_cancelled
 from shadeproxy.hints import manifest
 
@@ -167,6 +168,14 @@ async def test_a_listing_that_fails_says_why(client, backend, refused, refusal, 
     backend.refusal = refusal
     answer = await client.put("/v1/datasets/train", json={"bucket": "b"})
     assert text in await refused(answer, status, code)
+
+
+@pytest.mark.parametrize("keys", [["a/2", "a/1"], ["a/1", "a/1"]])
+async def test_a_listing_out_of_order_makes_no_dataset(client, backend, refused, keys):
+    backend.odd_page = ListPage(tuple(ListEntry(key, 1, '"e"') for key in keys), truncated=False)
+    answer = await client.put("/v1/datasets/train", json={"bucket": "b"})
+    text = await refused(answer, 503, "origin_unavailable")
+    assert f"'a/1' comes after {keys[0]!r}" in text
 
 
 async def test_an_empty_prefix_listing_is_refused(client, backend, refused):

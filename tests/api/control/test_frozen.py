@@ -1,9 +1,13 @@
 """Frozen scores of an epoch, and the announced ids that the SDK draws from them."""
 
+import asyncio
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from shadeproxy.hints.changes import PutScores
+from shadeproxy.hints.frozen import Frozen
 
 
 async def column(client, job, epoch=None, **body):
@@ -33,6 +37,28 @@ async def test_every_rank_gets_the_column_that_the_first_one_got(client, job):
     await column(client, job, 5)
     fresh, _ = await column(client, job, 3)  # Only two frozen columns are kept, so this is a new one.
     assert fresh[0] == 9
+
+
+async def test_ranks_that_read_slowly_hold_no_column_each(client, job, context):
+    column = np.arange(1 << 22, dtype=np.float32)  # 16 MiB
+    context.hints.frozen.merge("resnet", 3, Frozen(column, None))
+    head = f"POST {job}/epochs/3/scores HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    tracemalloc.start()
+    try:
+        readers = []
+        for _ in range(8):
+            reader, writer = await asyncio.open_connection(client.host, client.port, limit=4096)
+            writer.write(f"{head}Content-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
+            readers.append((reader, writer))
+        for reader, _ in readers:
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert b"Content-Length: 16777216\r\n" in answer
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        assert await readers[0][0].read() == column.tobytes()
+    finally:
+        tracemalloc.stop()
+        for _, writer in readers:
+            writer.transport.abort()
 
 
 async def test_a_column_without_scores_is_not_frozen(client, job):

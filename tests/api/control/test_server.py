@@ -2,13 +2,18 @@
 
 import asyncio
 import json
+from contextlib import suppress
 
+import numpy as np
 import pytest
 
 from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.server import ControlRunner
+from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.app.listening import listen_control
 from shadeproxy.config.fields import Address
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.hints.frozen import Frozen
 
 
 @pytest.fixture
@@ -93,3 +98,73 @@ async def test_an_expectation_that_nobody_knows_is_refused_in_the_same_form(send
     )
     assert (status, fields["content-type"]) == ("http/1.1 417 expectation failed", "application/json")
     assert json.loads(body)["error"]["code"] == "expectation_failed"
+
+
+@pytest.fixture
+async def watching(context):
+    """Return the port of a listener that checks its connections often, and the runner of the listener."""
+    runner = ControlRunner(make_control_app(context), shutdown_timeout=1.0, keepalive_s=0.2)
+    try:
+        at = await listen_control("control.listen", runner, Address("127.0.0.1", 0))
+        yield int(at.rpartition(":")[2]), runner
+    finally:
+        await runner.cleanup()
+
+
+HEAD = (
+    b"PUT /v1/jobs/late HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 2\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", HEAD, HEAD + b"\r\n{"], ids=["nothing", "part of a head", "part of a body"]
+)
+async def test_a_client_that_sends_no_more_is_cut_off(watching, sent):
+    port, _ = watching
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    with suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(watching, context, job):
+    port, _ = watching
+    context.hints.frozen.merge("resnet", 3, Frozen(np.zeros(1 << 22, np.float32), None))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(
+        f"POST {job}/epochs/3/scores HTTP/1.1\r\nHost: localhost\r\n".encode()
+        + b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    )
+    await asyncio.sleep(1.0)
+    with pytest.raises(ConnectionResetError):
+        while await reader.read(1 << 20):
+            pass
+    writer.close()
+
+
+async def test_a_client_that_waits_between_calls_keeps_its_connection(watching):
+    port, _ = watching
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(2):
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(15)
+        await asyncio.sleep(0.7)
+    writer.close()
+
+
+async def test_connections_beyond_those_of_probes_count_as_those_of_clients(watching):
+    port, runner = watching
+    runner.limiter = ConnectionLimiter(6, clock=SystemClock())
+    kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+    await asyncio.sleep(0.1)
+    assert runner.limiter.inside == 3
+    assert [reader.at_eof() or reader.exception() is not None for reader, _ in kept].count(True) == 5
+    for _, writer in kept:
+        writer.close()
+        with suppress(ConnectionResetError):
+            await writer.wait_closed()
+    await asyncio.sleep(0.1)
+    assert runner.limiter.inside == 0

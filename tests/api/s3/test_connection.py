@@ -10,6 +10,7 @@ import pytest
 
 from shadeproxy.api.s3 import CLIENT_CLOSED, pending_forward
 from shadeproxy.core.errors import BodyCutShort, OriginThrottled, OriginUnavailable
+from shadeproxy.origin.base import ForwardResponse, once
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from tests.support.s3.answer import split
 
@@ -127,6 +128,24 @@ async def test_100_continue_comes_after_the_signature_is_accepted(proxy, make_pr
     status, fields, _ = split(await reader.readuntil(b"\r\n\r\n"))
     writer.close()
     assert (status, fields["connection"]) == (403, "close")
+
+
+@pytest.mark.parametrize("line", ["PUT /b/new", "DELETE /b/new", "GET /b/seed", "GET /b/none"])
+async def test_an_answer_in_place_of_100_ends_the_connection(proxy, monkeypatch, line):
+    """botocore then sends no body, and uses the connection for its next request."""
+
+    @asynccontextmanager
+    async def refuse(_request):
+        yield ForwardResponse(404, (("Content-Length", "0"),), once(b""))
+
+    monkeypatch.setattr(proxy.origin, "forward", refuse)
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(lines(f"{line} HTTP/1.1", "Host: h", "Content-Length: 4", "Expect: 100-continue"))
+    status, fields, _ = split(await reader.readuntil(b"\r\n\r\n"))
+    assert (status, fields["connection"]) == (200 if line == "GET /b/seed" else 404, "close")
+    writer.write(lines("GET /b/seed HTTP/1.1", "Host: h"))
+    assert b"HTTP/1.1" not in await asyncio.wait_for(reader.read(), 10)
+    writer.close()
 
 
 async def test_a_refused_empty_upload_that_awaits_100_leaves_the_connection_usable(make_proxy):

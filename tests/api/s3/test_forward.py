@@ -299,6 +299,26 @@ async def test_a_location_is_passed_on_only_if_it_is_a_path(make_proxy, target, 
     assert (f"\r\nLocation: {target}\r\n".encode() in await proxy.raw(put("/new"))) is expected
 
 
+@pytest.mark.parametrize("length", [("Content-Length", "6"), ("x-no-length", "1")])
+async def test_the_answer_to_a_preflight_has_nothing_but_rules(make_proxy, length):
+    """A preflight is unsigned, and is sent with the rights of an upstream. Some origin may answer it as a
+    GET.
+    """
+
+    async def body():
+        yield b"secret"
+
+    proxy, engine = await watched(make_proxy)
+    rules = [("Access-Control-Allow-Origin", "http://a"), ("Vary", "Origin"), ("x-amz-request-id", "theirs")]
+    fields = (*rules, ("x-amz-meta-owner", "secret"), ("ETag", '"secret"'), length)
+    engine.answer = ForwardResponse(200, fields, body())
+    head, _, body = (await proxy.raw(put("/b/k", b"", "Origin: http://a", method="OPTIONS"))).partition(
+        b"\r\n\r\n"
+    )
+    assert all(f"{name}: {value}".encode() in head for name, value in (*rules, ("Content-Length", "0")))
+    assert (body, b"secret" in head) == (b"", False)
+
+
 async def test_a_field_that_would_split_the_answer_is_never_sent(make_proxy):
     proxy, engine = await watched(make_proxy)
 
