@@ -22,6 +22,10 @@ LEAST_SHARE = 1 / 8
 """Readers in a row are believed once their reads of a page have cost this share of it."""
 
 _CLOSE_PARTS = 2
+# The share that is needed if at most half of the parts are close to another one. Random reads of all samples
+# of a page have cost about that much when their second part is close to another. Reads of some columns have
+# close parts earlier, because the columns of a group of rows are neighbours.
+_SCATTERED_SHARE = 3 / 8
 # Parts that are read again and again alone may cost this many pages, then the page is fetched. Parts that are
 # not stored are read again in each epoch.
 _MOST_PAGES, _MOST_PAGES_UNSTORED = 4, 1
@@ -63,8 +67,11 @@ class _Visit:
 
     def is_dense(self, page_bytes: int) -> bool:
         """Return whether the parts so far show that most of the page will be read."""
-        close = not self.explored and self.close >= _CLOSE_PARTS
-        return len(self.parts) > 1 and self.parts_bytes >= page_bytes * (LEAST_SHARE if close else 1)
+        share: float = 1
+        if not self.explored and self.close >= _CLOSE_PARTS:
+            in_a_row = self.close * 2 > len(self.parts)
+            share = LEAST_SHARE if in_a_row else _SCATTERED_SHARE
+        return len(self.parts) > 1 and self.parts_bytes >= page_bytes * share
 
 
 class PageDensity:

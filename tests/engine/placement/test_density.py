@@ -49,6 +49,19 @@ def test_columns_that_lie_apart_are_read_alone(density):
     assert alone(density, 100, range(0, 40, 2), length=PART) == 20
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_columns_of_few_rows_beside_a_column_of_all_are_read_alone(density, rows):
+    """A query reads one column of each group of rows, and two more columns of the groups with rows that it
+    looks for. These two are neighbours of the first column, of their own group and of the next one.
+    """
+    group, first, other = 960 << 10, 86 << 10, 146 << 10
+    spans = [Span(start, start + first) for start in range(0, PAGE - group, group)]
+    for start in range(0, rows * group, group):
+        spans += [Span(start + first, start + first + other), Span(start + group - other, start + group)]
+    for span in spans:
+        assert density.reads_alone(1, 0, page_bytes=PAGE, part=span, stored=True)
+
+
 def test_parts_that_cost_as_much_as_the_page_are_enough(density):
     """Short parts, each with the cost of a request."""
     assert alone(density, 1, range(0, 4096, 40), length=1024) == PAGE // (65 * 1024)
