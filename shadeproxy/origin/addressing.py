@@ -14,11 +14,15 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
+import structlog
+
 from shadeproxy.core.errors import ConfigError, InvalidRequest
 from shadeproxy.core.sigv4 import is_plain_path, path_of_key
 from shadeproxy.core.types import ObjectRef
 
 Addressing = Literal["path", "virtual", "auto"]
+
+_log = structlog.get_logger(__name__)
 
 # Bucket names that ``quote`` leaves unchanged.
 _PLAIN_BUCKET = re.compile(r"[A-Za-z0-9._~-]*")
@@ -129,18 +133,21 @@ class Endpoint:
             raw_path = before_key + (key if is_plain_path(key) else path_of_key(key))
         return Target(origin, host, raw_path, region)
 
-    def learn_region(self, bucket: str, region: str) -> bool:
-        """Send later requests for ``bucket`` to ``region``. Return False if they are sent there already, or
-        if ``region`` cannot be the name of a region.
+    def learn_region(self, bucket: str, region: str, *, asked: str) -> bool:
+        """Send later requests for ``bucket`` to ``region``, which an answer names. ``asked``: the region for
+        which the refused request was signed. Return False if it was ``region``, or if ``region`` cannot be
+        the name of a region.
         """
-        before = self._regions.get(bucket, self._region)
-        if not bucket or region == before or _REGION.fullmatch(region) is None:
+        if not bucket or region == asked or _REGION.fullmatch(region) is None:
             return False
+        if region == self._regions.get(bucket, self._region):
+            return True  # Another answer has named it since the request was signed.
         self._regions[bucket] = region
         self._regions.move_to_end(bucket)
         if len(self._regions) > _MOST_REGIONS:
             self._regions.popitem(last=False)
         self._bucket_target.cache_clear()
+        _log.info("bucket_in_other_region", bucket=bucket, region=region)
         return True
 
     def _target_of_bucket(self, bucket: str) -> _BucketTarget:

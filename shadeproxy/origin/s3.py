@@ -147,7 +147,7 @@ class S3Origin:
         outgoing = Outgoing("HEAD", self._endpoint.target(ref), headers=_WHOLE_HEADERS, upstream=upstream)
         async with self._reads.exchange(outgoing) as (head, _):
             if head.status != 200:
-                raise self.page_gets.error_of(ref.bucket, head, b"")
+                raise self.page_gets.error_of(ref.bucket, head, b"", asked=outgoing.target.region)
             meta = answers.object_meta(head, size=_content_length(head), is_ranged=False)
             if not meta.identified or head.flawed:
                 raise Unidentified(ref)
@@ -183,7 +183,7 @@ class S3Origin:
         async with self._reads.exchange(outgoing) as (head, chunks):
             if head.status != 200:
                 body = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
-                raise self.page_gets.error_of(bucket, head, body)
+                raise self.page_gets.error_of(bucket, head, body, asked=target.region)
             body = await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)
         return await answers.parse_listing(body, bucket, prefix)
 
@@ -242,7 +242,8 @@ class S3Origin:
         origin has not carried out the request.
         """
         document = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
-        if (error := other_region(self._endpoint, bucket, head, document)) is not None:
+        error = other_region(self._endpoint, bucket, head, document, asked=outgoing.target.region)
+        if error is not None:
             raise error
         if outgoing.payload_hash == TRAILED_PAYLOAD and answers.error_field(document) in _NO_TRAILERS:
             self._takes_trailers = False

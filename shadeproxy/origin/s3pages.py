@@ -97,7 +97,9 @@ class PageGets:
         request = self._heads.render(
             target, wanted, credentials, now_s=self.clock.now_s(), request_id=REQUEST_ID.get()
         )
-        return await self.ask(target.origin, request)
+        connection, head = await self.ask(target.origin, request)
+        connection.asked_region = target.region
+        return connection, head
 
     def start(self, wanted: Wanted, receiver: Receiver) -> Connection | None:
         """Send the request on an idle connection, without waiting. Return this connection, which the caller
@@ -125,6 +127,7 @@ class PageGets:
         connection = self.pool.take_now(self._peers.get(target.origin) or self._peer(target.origin))
         if connection is None:
             return None
+        connection.asked_region = target.region
         request = self._heads.render(
             target, wanted, provider.current, now_s=self.clock.now_s(), request_id=request_id
         )
@@ -300,7 +303,7 @@ class PageGet:
             body = await answers.read_bounded(connection.pieces(), answers.MAX_ERROR_BYTES)
         except FAILURES as error:
             raise broken_off(error) from error
-        raise self._gets.error_of(self._wanted.ref.bucket, head, body)
+        raise self._gets.error_of(self._wanted.ref.bucket, head, body, asked=connection.asked_region)
 
 
 def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
