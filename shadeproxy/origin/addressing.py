@@ -89,7 +89,8 @@ class Endpoint:
 
     ``url``: None means AWS in ``region``. ``addressing``: "auto" means virtual-host style at amazonaws.com
     for buckets whose name is one host label, and path style everywhere else. ``reserved``: names that are no
-    buckets at this server. AWS has no such names, so there ``reserved`` is ignored. Raises ConfigError for a
+    buckets at this server. AWS has no such names, so there ``reserved`` is ignored. ``one_region``: True
+    if all buckets are in ``region``, whatever answers say. Raises ConfigError for a
     URL that cannot be an endpoint.
     """
 
@@ -100,6 +101,7 @@ class Endpoint:
         region: str,
         addressing: Addressing = "auto",
         reserved: Collection[str] = RESERVED_NAMES,
+        one_region: bool = False,
     ) -> None:
         self.url = (url or f"https://s3.{region}.amazonaws.com").rstrip("/")
         parts = urlsplit(self.url)
@@ -118,6 +120,7 @@ class Endpoint:
         self.is_aws = is_aws(self.url)
         self._reserved = frozenset() if self.is_aws else frozenset(reserved)
         self._region = region
+        self._one_region = one_region
         self._regions: OrderedDict[str, str] = OrderedDict()  # By bucket, if it is another one.
         # The target of a bucket is cached, because its objects differ only in their keys.
         self._bucket_target = lru_cache(maxsize=1024)(self._target_of_bucket)
@@ -138,7 +141,7 @@ class Endpoint:
         which the refused request was signed. Return False if it was ``region``, or if ``region`` cannot be
         the name of a region.
         """
-        if not bucket or region == asked or _REGION.fullmatch(region) is None:
+        if self._one_region or not bucket or region == asked or _REGION.fullmatch(region) is None:
             return False
         if region == self._regions.get(bucket, self._region):
             return True  # Another answer has named it since the request was signed.

@@ -80,8 +80,8 @@ class S3Origin:
     the system's. ``http_proxy``: the URL of an HTTP proxy on the way to the server; "" if there is none.
     ``trailing_checksums``: whether the server accepts checksums after a body ("auto": only AWS does); after a
     server has refused one, no more are sent to it. ``reserved_names``: names that mean no bucket at this
-    server. ``instance``: the name by which the proxy recognises its own requests if they come back to it.
-    Raises ConfigError for an endpoint or a CA file that cannot be used.
+    server. ``one_region``: see ``Endpoint``. ``instance``: the name by which the proxy recognises its own
+    requests if they come back to it. Raises ConfigError for an endpoint or a CA file that cannot be used.
     """
 
     def __init__(
@@ -97,13 +97,20 @@ class S3Origin:
         http_proxy: str = "",
         trailing_checksums: TrailingChecksums = "auto",
         reserved_names: Collection[str] = RESERVED_NAMES,
+        one_region: bool = False,
         clock: Clock | None = None,
         health: OriginHealth | None = None,
         instance: str = "",
     ) -> None:
         self._clock = clock or SystemClock()
         health = health or OriginHealth(self._clock)
-        self._endpoint = Endpoint(endpoint_url, region=region, addressing=addressing, reserved=reserved_names)
+        self._endpoint = Endpoint(
+            endpoint_url,
+            region=region,
+            addressing=addressing,
+            reserved=reserved_names,
+            one_region=one_region,
+        )
         self._takes_trailers = {"auto": self._endpoint.is_aws, "always": True, "never": False}[
             trailing_checksums
         ]

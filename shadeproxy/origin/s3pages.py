@@ -38,7 +38,7 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.pool import ConnectionPool, NotConnected
 from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus
-from shadeproxy.origin.regions import error_of
+from shadeproxy.origin.regions import error_of, other_region
 from shadeproxy.origin.s3ops.spans import clamp, resolve
 from shadeproxy.origin.signing import PageHeads, range_field
 from shadeproxy.origin.tls_failure import why_tls_failed
@@ -186,6 +186,10 @@ class PageGets:
         if self._health.due:
             dates = head.places.dates
             self._health.heard_date(head.headers[dates[0]][1] if dates else "")
+
+    def note_region(self, bucket: str, connection: Connection, head: Head) -> None:
+        """Learn the region of ``bucket`` from the head of an answer. A worker reads no more of a refusal."""
+        other_region(self._endpoint, bucket, head, b"", asked=connection.asked_region)
 
     def _peer(self, origin: str) -> Peer:
         peer = self._peers[origin] = Peer.of(origin)

@@ -8,6 +8,7 @@ from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.errors import OriginAnswer, OriginUnavailable, OtherRegion
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.types import SHARED, ObjectRef
+from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.credentials import StaticCredentials
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.retry import RetryingOrigin, RetryRule
@@ -114,3 +115,16 @@ def test_an_answer_that_names_a_region_is_no_failure_of_the_origin():
     health = OriginHealth(SystemClock())
     health.gave_up(OtherRegion("the bucket 'b' lies in the region 'eu-west-1'; try again"))
     assert (health.answering, health.failure) == (True, None)
+
+
+async def test_a_server_with_one_region_names_none_of_its_own():
+    """Another node of a cluster passes on the answers of the origin."""
+    async with answering(refusal()) as (url, asked):
+        credentials = {SHARED: StaticCredentials(Credentials("key", "secret"))}
+        origin = S3Origin(url, credentials=credentials, clock=SystemClock(), one_region=True)
+        async with origin.forward(ForwardRequest("GET", REF, "/b/k", "tagging")) as answer:
+            assert answer.status == 301
+            assert ("x-amz-bucket-region", "eu-west-1") in answer.headers
+        assert origin._endpoint.target(REF).region == "us-east-1"
+        await origin.aclose()
+    assert len(asked) == 1
