@@ -31,7 +31,9 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 # s3.amazonaws.com, and s3.REGION and s3.dualstack.REGION at amazonaws.com or amazonaws.com.cn.
-_REGIONAL_HOST = re.compile(r"(s3\.(?:dualstack\.)?)(?:[a-z0-9-]+\.)?(amazonaws\.com(?:\.cn)?(?::\d+)?)")
+_REGIONAL_HOST = re.compile(
+    r"(s3\.(?:dualstack\.)?)(?:[a-z0-9-]+\.)?(amazonaws\.com(?:\.cn)?(?::\d+)?)", re.IGNORECASE
+)
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{1,30}[a-z0-9]")  # The origin must not choose another server.
 _MOST_REGIONS = 1024
 

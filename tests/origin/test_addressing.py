@@ -134,6 +134,11 @@ class TestOtherRegions:
         assert not endpoint.learn_region("b1x", region, asked="us-east-1")
         assert endpoint.target(ObjectRef("b1x", "k")) == before
 
+    def test_the_case_of_the_host_means_nothing(self):
+        endpoint = Endpoint("https://S3.US-EAST-1.amazonaws.com", region="us-east-1")
+        assert endpoint.learn_region("b1x", "eu-west-1", asked="us-east-1")
+        assert endpoint.target(ObjectRef("b1x", "k")).host == "b1x.S3.eu-west-1.amazonaws.com"
+
     def test_a_bucket_may_move_back(self):
         endpoint = Endpoint(None, region="us-east-1")
         before = endpoint.target(ObjectRef("b1x", "k"))
