@@ -315,6 +315,8 @@ class Peers:
             ca_file=self._ca_file,
             trailing_checksums="always",
             reserved_names=(),
+            # A node passes on the regions that the origin names.
+            one_region=True,
             clock=self._clock,
         )
 

@@ -239,6 +239,10 @@ class OriginThrottled(OriginUnavailable):
     """The origin asked the proxy to send fewer requests (503 SlowDown, 429)."""
 
 
+class OtherRegion(OriginUnavailable):
+    """The origin answered that the bucket lies in another region, where the next request will go."""
+
+
 class DeadlineExceeded(OriginError):
     """The origin gave no byte of an answer within the request's time budget. The client then gets 503
     SlowDown, before most clients would have given up.

@@ -14,11 +14,15 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
+import structlog
+
 from shadeproxy.core.errors import ConfigError, InvalidRequest
 from shadeproxy.core.sigv4 import is_plain_path, path_of_key
 from shadeproxy.core.types import ObjectRef
 
 Addressing = Literal["path", "virtual", "auto"]
+
+_log = structlog.get_logger(__name__)
 
 # Bucket names that ``quote`` leaves unchanged.
 _PLAIN_BUCKET = re.compile(r"[A-Za-z0-9._~-]*")
@@ -27,7 +31,9 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 # s3.amazonaws.com, and s3.REGION and s3.dualstack.REGION at amazonaws.com or amazonaws.com.cn.
-_REGIONAL_HOST = re.compile(r"(s3\.(?:dualstack\.)?)(?:[a-z0-9-]+\.)?(amazonaws\.com(?:\.cn)?(?::\d+)?)")
+_REGIONAL_HOST = re.compile(
+    r"(s3\.(?:dualstack\.)?)(?:[a-z0-9-]+\.)?(amazonaws\.com(?:\.cn)?(?::\d+)?)", re.IGNORECASE
+)
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{1,30}[a-z0-9]")  # The origin must not choose another server.
 _MOST_REGIONS = 1024
 
@@ -85,7 +91,8 @@ class Endpoint:
 
     ``url``: None means AWS in ``region``. ``addressing``: "auto" means virtual-host style at amazonaws.com
     for buckets whose name is one host label, and path style everywhere else. ``reserved``: names that are no
-    buckets at this server. AWS has no such names, so there ``reserved`` is ignored. Raises ConfigError for a
+    buckets at this server. AWS has no such names, so there ``reserved`` is ignored. ``one_region``: True
+    if all buckets are in ``region``, whatever answers say. Raises ConfigError for a
     URL that cannot be an endpoint.
     """
 
@@ -96,6 +103,7 @@ class Endpoint:
         region: str,
         addressing: Addressing = "auto",
         reserved: Collection[str] = RESERVED_NAMES,
+        one_region: bool = False,
     ) -> None:
         self.url = (url or f"https://s3.{region}.amazonaws.com").rstrip("/")
         parts = urlsplit(self.url)
@@ -114,6 +122,7 @@ class Endpoint:
         self.is_aws = is_aws(self.url)
         self._reserved = frozenset() if self.is_aws else frozenset(reserved)
         self._region = region
+        self._one_region = one_region
         self._regions: OrderedDict[str, str] = OrderedDict()  # By bucket, if it is another one.
         # The target of a bucket is cached, because its objects differ only in their keys.
         self._bucket_target = lru_cache(maxsize=1024)(self._target_of_bucket)
@@ -129,18 +138,21 @@ class Endpoint:
             raw_path = before_key + (key if is_plain_path(key) else path_of_key(key))
         return Target(origin, host, raw_path, region)
 
-    def learn_region(self, bucket: str, region: str) -> bool:
-        """Send later requests for ``bucket`` to ``region``. Return False if they are sent there already, or
-        if ``region`` cannot be the name of a region.
+    def learn_region(self, bucket: str, region: str, *, asked: str) -> bool:
+        """Send later requests for ``bucket`` to ``region``, which an answer names. ``asked``: the region for
+        which the refused request was signed. Return False if it was ``region``, or if ``region`` cannot be
+        the name of a region.
         """
-        before = self._regions.get(bucket, self._region)
-        if not bucket or region == before or _REGION.fullmatch(region) is None:
+        if self._one_region or not bucket or region == asked or _REGION.fullmatch(region) is None:
             return False
+        if region == self._regions.get(bucket, self._region):
+            return True  # Another answer has named it since the request was signed.
         self._regions[bucket] = region
         self._regions.move_to_end(bucket)
         if len(self._regions) > _MOST_REGIONS:
             self._regions.popitem(last=False)
         self._bucket_target.cache_clear()
+        _log.info("bucket_in_other_region", bucket=bucket, region=region)
         return True
 
     def _target_of_bucket(self, bucket: str) -> _BucketTarget:

@@ -323,6 +323,7 @@ class CallbackRead:
         """Let a coroutine read the answer, unless the read was aborted meanwhile."""
         if self.connection is not None:
             self._reads.gets.note_date(head)
+            self._reads.gets.note_region(self._wanted.ref.bucket, self.connection, head)
             exchange, self.connection = Exchange(self.connection, head), None
             self._hand_over(exchange=exchange)
 

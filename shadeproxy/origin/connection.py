@@ -36,6 +36,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.exchanges = 0
         self.reusable = True  # The connection may serve another exchange.
+        self.asked_region = ""  # The region for which the last page GET was signed.
         self.failure: Exception | None = None
         """The error that ended the connection. It is BadAnswer if bytes came after a whole answer."""
         self.filled = 0  # Number of bytes in the buffer of the reader, or in the memory of the receiver.
@@ -60,8 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answered = False  # True if a byte came since the request was sent.
         self._on_interim: Callable[[], None] | None = None
         self.bodiless = False  # True if the answer has no body, whatever its head says.
-        self._paused = False
-        self._ended = False  # True if the peer ended the connection.
+        self._paused = self._ended = False  # ``_ended``: the peer ended the connection.
 
     # ------------------------------------------------------------------ exchanges
 

@@ -14,7 +14,7 @@ from typing import Unpack
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
-from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError, Unidentified
+from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError, OtherRegion, Unidentified
 from shadeproxy.core.types import SHARED, ListPage, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.origin.base import (
     Arrived,
@@ -96,8 +96,8 @@ class CountedOrigin(WrappedOrigin):
             self._health.answered()
         elif isinstance(failure, OriginError):
             self._health.gave_up(failure)
-            # A 404 is an answer, so the origin has not failed.
-            if not isinstance(failure, OriginAnswer | Unidentified):
+            # A 404 or a region is an answer, so the origin has not failed.
+            if not isinstance(failure, OriginAnswer | OtherRegion | Unidentified):
                 self._stats.record_origin_error(type(failure).__name__)
         self._stats.record_origin(kind, size_bytes, self.now_s() - started_s)
 

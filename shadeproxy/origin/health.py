@@ -9,7 +9,14 @@ from math import inf
 from typing import Any
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import NotS3, OriginAnswer, OriginError, OriginThrottled, Unidentified
+from shadeproxy.core.errors import (
+    NotS3,
+    OriginAnswer,
+    OriginError,
+    OriginThrottled,
+    OtherRegion,
+    Unidentified,
+)
 from shadeproxy.telemetry.log import mask_text
 
 CREDENTIAL_CODES = frozenset(
@@ -88,7 +95,7 @@ class OriginHealth:
         """Note that a request ended with ``error``. Some errors, such as a 404 or 403, are answers and no
         failures.
         """
-        if isinstance(error, OriginAnswer | NotS3 | Unidentified):
+        if isinstance(error, OriginAnswer | NotS3 | OtherRegion | Unidentified):
             self.answered()
             if isinstance(error, OriginAnswer) and error.code in CREDENTIAL_CODES:
                 self.refusal = self._trouble(error.code, error)

@@ -21,7 +21,7 @@ from shadeproxy.origin.addressing import Peer
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import BadAnswer
 from shadeproxy.origin.link_watch import LinkWatch, ask_when_idle
-from shadeproxy.origin.tunnel import open_tunnel
+from shadeproxy.origin.tunnel import open_tunnel, too_slow
 
 _REST_S = 0.05
 """Seconds for which a connection rests after an answer to a HEAD, or a 304. Some servers wrongly send a body,
@@ -278,7 +278,7 @@ class ConnectionPool:
                 if self._timeouts.dead_link_s and link is not None:
                     ask_when_idle(link, self._timeouts.dead_link_s)
         except TimeoutError:
-            raise NotConnected from None
+            raise NotConnected from too_slow(self._http_proxy)
         except OSError as error:
             raise NotConnected from error
         if link is None or not connection.reusable:

@@ -5,10 +5,8 @@ a signature for the wrong region. Clients of S3 then ask there, and so does the 
 (PermanentRedirect, AuthorizationHeaderMalformed) in the S3 API reference.
 """
 
-import structlog
-
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import OriginError, OriginUnavailable
+from shadeproxy.core.errors import OriginError, OtherRegion
 from shadeproxy.core.types import first_value
 from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Endpoint
@@ -17,26 +15,28 @@ from shadeproxy.origin.http1 import Head
 NAMES_REGION = {301, 302, 307, 308, 400}
 """The statuses of such answers. A HEAD gets 400 without a code."""
 
-_log = structlog.get_logger(__name__)
 
-
-def error_of(endpoint: Endpoint, clock: Clock, bucket: str, head: Head, body: bytes) -> OriginError:
-    """Return the error for an answer with an unexpected status to a request for ``bucket``. If the answer
-    names another region, ``endpoint`` learns it, and the error is retryable.
+def error_of(
+    endpoint: Endpoint, clock: Clock, bucket: str, head: Head, body: bytes, *, asked: str
+) -> OriginError:
+    """Return the error for an answer with an unexpected status to a request for ``bucket``, which was signed
+    for the region ``asked``. If the answer names another region, ``endpoint`` learns it, and the error is
+    retryable.
     """
-    return other_region(endpoint, bucket, head, body) or answers.error_of(
+    return other_region(endpoint, bucket, head, body, asked=asked) or answers.error_of(
         head.status, head.headers, body, now_s=clock.now_s()
     )
 
 
-def other_region(endpoint: Endpoint, bucket: str, head: Head, body: bytes) -> OriginUnavailable | None:
-    """Return a retryable error if an answer names a region that ``endpoint`` did not know for ``bucket``, and
-    let ``endpoint`` learn the region. Return None for all other answers.
+def other_region(
+    endpoint: Endpoint, bucket: str, head: Head, body: bytes, *, asked: str
+) -> OtherRegion | None:
+    """Return a retryable error if an answer names another region for ``bucket`` than ``asked``, for which the
+    request was signed, and let ``endpoint`` learn the region. Return None for all other answers.
     """
     if head.status not in NAMES_REGION:
         return None
     region = first_value(head.headers, "x-amz-bucket-region") or answers.error_field(body, "Region")
-    if not endpoint.learn_region(bucket, region):
+    if not endpoint.learn_region(bucket, region, asked=asked):
         return None
-    _log.info("bucket_in_other_region", bucket=bucket, region=region)
-    return OriginUnavailable(f"the bucket {bucket!r} lies in the region {region!r}; try again")
+    return OtherRegion(f"the bucket {bucket!r} lies in the region {region!r}; try again")

@@ -80,8 +80,8 @@ class S3Origin:
     the system's. ``http_proxy``: the URL of an HTTP proxy on the way to the server; "" if there is none.
     ``trailing_checksums``: whether the server accepts checksums after a body ("auto": only AWS does); after a
     server has refused one, no more are sent to it. ``reserved_names``: names that mean no bucket at this
-    server. ``instance``: the name by which the proxy recognises its own requests if they come back to it.
-    Raises ConfigError for an endpoint or a CA file that cannot be used.
+    server. ``one_region``: see ``Endpoint``. ``instance``: the name by which the proxy recognises its own
+    requests if they come back to it. Raises ConfigError for an endpoint or a CA file that cannot be used.
     """
 
     def __init__(
@@ -97,13 +97,20 @@ class S3Origin:
         http_proxy: str = "",
         trailing_checksums: TrailingChecksums = "auto",
         reserved_names: Collection[str] = RESERVED_NAMES,
+        one_region: bool = False,
         clock: Clock | None = None,
         health: OriginHealth | None = None,
         instance: str = "",
     ) -> None:
         self._clock = clock or SystemClock()
         health = health or OriginHealth(self._clock)
-        self._endpoint = Endpoint(endpoint_url, region=region, addressing=addressing, reserved=reserved_names)
+        self._endpoint = Endpoint(
+            endpoint_url,
+            region=region,
+            addressing=addressing,
+            reserved=reserved_names,
+            one_region=one_region,
+        )
         self._takes_trailers = {"auto": self._endpoint.is_aws, "always": True, "never": False}[
             trailing_checksums
         ]
@@ -147,7 +154,7 @@ class S3Origin:
         outgoing = Outgoing("HEAD", self._endpoint.target(ref), headers=_WHOLE_HEADERS, upstream=upstream)
         async with self._reads.exchange(outgoing) as (head, _):
             if head.status != 200:
-                raise self.page_gets.error_of(ref.bucket, head, b"")
+                raise self.page_gets.error_of(ref.bucket, head, b"", asked=outgoing.target.region)
             meta = answers.object_meta(head, size=_content_length(head), is_ranged=False)
             if not meta.identified or head.flawed:
                 raise Unidentified(ref)
@@ -183,7 +190,7 @@ class S3Origin:
         async with self._reads.exchange(outgoing) as (head, chunks):
             if head.status != 200:
                 body = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
-                raise self.page_gets.error_of(bucket, head, body)
+                raise self.page_gets.error_of(bucket, head, body, asked=target.region)
             body = await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)
         return await answers.parse_listing(body, bucket, prefix)
 
@@ -242,7 +249,8 @@ class S3Origin:
         origin has not carried out the request.
         """
         document = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
-        if (error := other_region(self._endpoint, bucket, head, document)) is not None:
+        error = other_region(self._endpoint, bucket, head, document, asked=outgoing.target.region)
+        if error is not None:
             raise error
         if outgoing.payload_hash == TRAILED_PAYLOAD and answers.error_field(document) in _NO_TRAILERS:
             self._takes_trailers = False

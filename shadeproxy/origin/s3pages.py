@@ -38,7 +38,7 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.pool import MOST_PEERS, ConnectionPool, NotConnected
 from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus
-from shadeproxy.origin.regions import error_of
+from shadeproxy.origin.regions import error_of, other_region
 from shadeproxy.origin.s3ops.spans import clamp, resolve
 from shadeproxy.origin.signing import PageHeads, range_field
 from shadeproxy.origin.tls_failure import why_tls_failed
@@ -97,7 +97,9 @@ class PageGets:
         request = self._heads.render(
             target, wanted, credentials, now_s=self.clock.now_s(), request_id=REQUEST_ID.get()
         )
-        return await self.ask(target.origin, request)
+        connection, head = await self.ask(target.origin, request)
+        connection.asked_region = target.region
+        return connection, head
 
     def start(self, wanted: Wanted, receiver: Receiver) -> Connection | None:
         """Send the request on an idle connection, without waiting. Return this connection, which the caller
@@ -125,6 +127,7 @@ class PageGets:
         connection = self.pool.take_now(self._peers.get(target.origin) or self._peer(target.origin))
         if connection is None:
             return None
+        connection.asked_region = target.region
         request = self._heads.render(
             target, wanted, provider.current, now_s=self.clock.now_s(), request_id=request_id
         )
@@ -183,6 +186,10 @@ class PageGets:
         if self._health.due:
             dates = head.places.dates
             self._health.heard_date(head.headers[dates[0]][1] if dates else "")
+
+    def note_region(self, bucket: str, connection: Connection, head: Head) -> None:
+        """Learn the region of ``bucket`` from the head of an answer. A worker reads no more of a refusal."""
+        other_region(self._endpoint, bucket, head, b"", asked=connection.asked_region)
 
     def _peer(self, origin: str) -> Peer:
         if len(self._peers) >= MOST_PEERS:
@@ -302,7 +309,7 @@ class PageGet:
             body = await answers.read_bounded(connection.pieces(), answers.MAX_ERROR_BYTES)
         except FAILURES as error:
             raise broken_off(error) from error
-        raise self._gets.error_of(self._wanted.ref.bucket, head, body)
+        raise self._gets.error_of(self._wanted.ref.bucket, head, body, asked=connection.asked_region)
 
 
 def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:

@@ -20,9 +20,16 @@ class TunnelFailed(OSError):
     """Raised if an HTTP proxy opens no tunnel. Its text is the reason."""
 
 
+def too_slow(http_proxy: Peer | None) -> TunnelFailed | None:
+    """Return the error for a connection that was not open in time; None if it needed no HTTP proxy."""
+    if http_proxy is None:
+        return None
+    return TunnelFailed(f"no connection in time through {_name_of(http_proxy)}")
+
+
 async def open_tunnel(http_proxy: Peer, peer: Peer) -> socket.socket:
     """Return a connected, non-blocking socket to ``peer`` through ``http_proxy``. Raises TunnelFailed."""
-    where = f"the HTTP proxy {http_proxy.host}:{http_proxy.port}"
+    where = _name_of(http_proxy)
     try:
         link = await _connected(http_proxy)
     except OSError as error:
@@ -42,6 +49,10 @@ async def open_tunnel(http_proxy: Peer, peer: Peer) -> socket.socket:
         link.close()
         raise
     return link
+
+
+def _name_of(http_proxy: Peer) -> str:
+    return f"the HTTP proxy {http_proxy.host}:{http_proxy.port}"
 
 
 async def _connected(peer: Peer) -> socket.socket:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from shadeproxy.cluster import peers as module
+from shadeproxy.cluster.peer_requests import REGION
 from shadeproxy.cluster.peers import MOST_MEMORY_BYTES, NOT_ASKED, Peers, PeerState, peer_timeouts
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.errors import ConfigError
@@ -167,3 +168,8 @@ async def test_an_answer_that_a_node_gave_before_it_was_gone_still_counts(peers)
 @pytest.mark.parametrize(("origin_read_s", "read_s"), [(5.0, 60.0), (30.0, 60.0), (90.0, 180.0)])
 def test_another_node_may_wait_for_its_origin_before_it_answers(origin_read_s, read_s):
     assert peer_timeouts(origin_read_s).read_s == read_s
+
+
+async def test_another_node_is_asked_in_one_region_whatever_the_origin_names(peers):
+    endpoint = peers.find(B).origin._endpoint
+    assert not endpoint.learn_region("b", "eu-west-1", asked=REGION)

@@ -117,3 +117,15 @@ def test_a_first_read_succeeds_for_a_client_that_follows_no_redirect(serve, orig
         assert answer.read() == BODY
     assert [one[2] for one in origin.asked if one[0] == "GET"] == ["us-east-1", REGION]
     assert "bucket_in_other_region" in proxy.log.read_text()
+
+
+def test_workers_that_only_read_learn_the_region_too(serve):
+    with far_origin("moved") as origin:
+        proxy = serve(
+            origin__endpoint=origin.url, origin__region="us-east-1", environment=KEYS, s3__workers="2"
+        )
+        for number in range(24):
+            with urllib.request.urlopen(f"{proxy.s3}/far/k{number}", timeout=20) as answer:
+                assert answer.read() == BODY
+        refused = [one for one in origin.asked if one[2] != REGION]
+        assert 1 <= len(refused) <= 3  # Each process learns it once.

@@ -115,8 +115,9 @@ class TestOtherRegions:
         before = endpoint.target(ObjectRef("there", "k"))
         here = endpoint.target(ObjectRef("here", "k"))
         assert before.region == "us-east-1"
-        assert endpoint.learn_region("there", "ap-south-1")
-        assert not endpoint.learn_region("there", "ap-south-1")
+        assert endpoint.learn_region("there", "ap-south-1", asked="us-east-1")
+        assert endpoint.learn_region("there", "ap-south-1", asked="us-east-1")
+        assert not endpoint.learn_region("there", "ap-south-1", asked="ap-south-1")
         after = endpoint.target(ObjectRef("there", "k"))
         assert (after.region, after.origin, after.raw_path) == ("ap-south-1", origin, before.raw_path)
         assert after.host == origin.partition("//")[2].removesuffix(":443")
@@ -130,22 +131,27 @@ class TestOtherRegions:
     def test_what_is_no_other_region_changes_nothing(self, region):
         endpoint = Endpoint(None, region="us-east-1")
         before = endpoint.target(ObjectRef("b1x", "k"))
-        assert not endpoint.learn_region("b1x", region)
+        assert not endpoint.learn_region("b1x", region, asked="us-east-1")
         assert endpoint.target(ObjectRef("b1x", "k")) == before
+
+    def test_the_case_of_the_host_means_nothing(self):
+        endpoint = Endpoint("https://S3.US-EAST-1.amazonaws.com", region="us-east-1")
+        assert endpoint.learn_region("b1x", "eu-west-1", asked="us-east-1")
+        assert endpoint.target(ObjectRef("b1x", "k")).host == "b1x.S3.eu-west-1.amazonaws.com"
 
     def test_a_bucket_may_move_back(self):
         endpoint = Endpoint(None, region="us-east-1")
         before = endpoint.target(ObjectRef("b1x", "k"))
-        assert endpoint.learn_region("b1x", "eu-west-1")
-        assert endpoint.learn_region("b1x", "us-east-1")
+        assert endpoint.learn_region("b1x", "eu-west-1", asked="us-east-1")
+        assert endpoint.learn_region("b1x", "us-east-1", asked="eu-west-1")
         assert endpoint.target(ObjectRef("b1x", "k")) == before
 
     def test_the_service_has_no_other_region(self):
-        assert not Endpoint(None, region="us-east-1").learn_region("", "eu-west-1")
+        assert not Endpoint(None, region="us-east-1").learn_region("", "eu-west-1", asked="us-east-1")
 
     def test_the_known_regions_are_bounded(self):
         endpoint = Endpoint(None, region="us-east-1")
         for number in range(1500):
-            assert endpoint.learn_region(f"b{number}", "eu-west-1")
+            assert endpoint.learn_region(f"b{number}", "eu-west-1", asked="us-east-1")
         assert len(endpoint._regions) == 1024
         assert endpoint.target(ObjectRef("b1499", "k")).region == "eu-west-1"

@@ -53,6 +53,9 @@ class Gets:
     def note_date(self, head) -> None:
         assert head.status == 200
 
+    def note_region(self, bucket, connection, head) -> None:
+        """Learn nothing: the answers name no region."""
+
     def origin_of(self, wanted) -> str:
         return f"the origin of {wanted.ref}"
 

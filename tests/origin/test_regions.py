@@ -1,12 +1,16 @@
 """An origin that names another region for a bucket is asked there, and only then."""
 
+import asyncio
+
 import pytest
 
 from shadeproxy.core.clock import SystemClock
-from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
+from shadeproxy.core.errors import OriginAnswer, OriginUnavailable, OtherRegion
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.types import SHARED, ObjectRef
+from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.credentials import StaticCredentials
+from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.retry import RetryingOrigin, RetryRule
 from shadeproxy.origin.s3 import S3Origin
 from tests.support.answering import answering, error
@@ -78,3 +82,49 @@ async def test_an_origin_that_sends_the_proxy_to_and_fro_ends_with_an_error():
     found, regions = await regions_asked(repeated, *replies)
     assert isinstance(found, OriginUnavailable)
     assert regions == ["us-east-1", "eu-west-1", "us-east-1"]
+
+
+async def test_reads_that_begin_before_the_region_is_known_go_on_there_too():
+    asked = []
+
+    async def serve(reader, writer):
+        while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+            asked.append(region := head.partition("Credential=")[2].split("/", 3)[2])
+            while len(asked) < 8:  # Answer the first requests only when all have come.
+                await asyncio.sleep(0.01)
+            writer.write((OK if region == "eu-west-1" else refusal()).encode())
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    credentials = {SHARED: StaticCredentials(Credentials("key", "secret"))}
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    origin = repeated(S3Origin(url, credentials=credentials, clock=SystemClock()))
+
+    async def body_of(number: int) -> bytes:
+        async with origin.open(ObjectRef("b", f"k{number}")) as reading:
+            return b"".join([chunk async for chunk in reading.chunks])
+
+    try:
+        assert await asyncio.gather(*map(body_of, range(8))) == [b"ok"] * 8
+    finally:
+        await origin.aclose()
+        server.close()
+    assert sorted(asked) == ["eu-west-1"] * 8 + ["us-east-1"] * 8
+
+
+def test_an_answer_that_names_a_region_is_no_failure_of_the_origin():
+    health = OriginHealth(SystemClock())
+    health.gave_up(OtherRegion("the bucket 'b' lies in the region 'eu-west-1'; try again"))
+    assert (health.answering, health.failure) == (True, None)
+
+
+async def test_a_server_with_one_region_names_none_of_its_own():
+    """Another node of a cluster passes on the answers of the origin."""
+    async with answering(refusal()) as (url, asked):
+        credentials = {SHARED: StaticCredentials(Credentials("key", "secret"))}
+        origin = S3Origin(url, credentials=credentials, clock=SystemClock(), one_region=True)
+        async with origin.forward(ForwardRequest("GET", REF, "/b/k", "tagging")) as answer:
+            assert answer.status == 301
+            assert ("x-amz-bucket-region", "eu-west-1") in answer.headers
+        assert origin._endpoint.target(REF).region == "us-east-1"
+        await origin.aclose()
+    assert len(asked) == 1

@@ -21,10 +21,10 @@ REF = ObjectRef("b", "k")
 OK = 'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 2\r\n\r\nok'
 
 
-async def body_from(url: str, proxy: str, **options: object) -> bytes:
+async def body_from(url: str, proxy: str, *, connect_s: float = 2.0, **options: object) -> bytes:
     """Read an object at ``url`` through the HTTP proxy."""
     credentials = {SHARED: AnonymousCredentials()}
-    timeouts = Timeouts(connect_s=2.0)
+    timeouts = Timeouts(connect_s=connect_s)
     origin = S3Origin(url, credentials=credentials, http_proxy=proxy, timeouts=timeouts, **options)
     try:
         async with origin.open(REF) as reading:
@@ -113,4 +113,18 @@ async def test_a_cancelled_tunnel_leaves_no_socket():
         await opening
     while arrived.is_set():
         await asyncio.sleep(0.01)
+    server.close()
+
+
+async def test_an_http_proxy_that_is_silent_is_named():
+    async def silent(reader, writer):
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(OriginUnavailable) as raised:
+        await body_from("http://s3.invalid:443", f"http://127.0.0.1:{port}", connect_s=0.1)
+    reason = f"no connection in time through the HTTP proxy 127.0.0.1:{port}; check origin.http_proxy"
+    assert str(raised.value).endswith(reason)
     server.close()

@@ -65,6 +65,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.OutcomeUnknown: (502, "origin_failed"),
     core.WriteUnconfirmed: (502, "origin_failed"),
     core.OriginThrottled: (503, "origin_throttled"),
+    core.OtherRegion: (503, "origin_unavailable"),
     core.DeadlineExceeded: (503, "origin_slow"),
     core.BodyCutShort: (502, "origin_failed"),
     core.BodyDamaged: (502, "origin_failed"),

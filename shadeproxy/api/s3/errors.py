@@ -67,6 +67,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.OutcomeUnknown: Row(500, "InternalError"),
     errors.WriteUnconfirmed: Row(500, "InternalError"),
     errors.OriginThrottled: Row(503, "SlowDown", 1),
+    errors.OtherRegion: Row(503, "ServiceUnavailable", 1),
     errors.DeadlineExceeded: Row(503, "SlowDown", 1),
     errors.BodyCutShort: Row(503, "ServiceUnavailable", 1),
     errors.BodyDamaged: Row(503, "ServiceUnavailable", 1),
