@@ -91,9 +91,9 @@ class Endpoint:
 
     ``url``: None means AWS in ``region``. ``addressing``: "auto" means virtual-host style at amazonaws.com
     for buckets whose name is one host label, and path style everywhere else. ``reserved``: names that are no
-    buckets at this server. AWS has no such names, so there ``reserved`` is ignored. ``one_region``: True
-    if all buckets are in ``region``, whatever answers say. Raises ConfigError for a
-    URL that cannot be an endpoint.
+    buckets at this server. AWS has no such names, so there ``reserved`` is ignored. ``one_region``: True if
+    all buckets are in ``region``, whatever answers say. Raises ConfigError for a URL that cannot be an
+    endpoint.
     """
 
     def __init__(

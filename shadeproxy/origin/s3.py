@@ -248,7 +248,12 @@ class S3Origin:
         that the bucket lies in another region, raise OriginUnavailable, so that the client tries again: the
         origin has not carried out the request.
         """
-        document = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
+        held = bytearray()
+        async for chunk in chunks:
+            held += chunk
+            if len(held) > answers.MAX_ERROR_BYTES:
+                return _continued(bytes(held), chunks)  # This is no error document.
+        document = bytes(held)
         error = other_region(self._endpoint, bucket, head, document, asked=outgoing.target.region)
         if error is not None:
             raise error
@@ -275,6 +280,13 @@ class S3Origin:
             content_length=framed_bytes(size, trailers),
             payload_hash=TRAILED_PAYLOAD,
         )
+
+
+async def _continued(held: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield ``held``, and then the rest of a body."""
+    yield held
+    async for chunk in chunks:
+        yield chunk
 
 
 def _content_length(head: Head) -> int:

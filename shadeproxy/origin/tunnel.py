@@ -82,7 +82,10 @@ async def _ask(link: socket.socket, peer: Peer, where: str) -> None:
     loop = asyncio.get_running_loop()
     host = f"[{peer.host}]" if ":" in peer.host else peer.host
     request = f"CONNECT {host}:{peer.port} HTTP/1.1\r\nHost: {host}:{peer.port}\r\n\r\n"
-    await loop.sock_sendall(link, request.encode("ascii"))
+    try:
+        await loop.sock_sendall(link, request.encode("ascii"))
+    except UnicodeEncodeError:
+        raise TunnelFailed(f"{where} cannot be asked for {host}: write the name in its ASCII form") from None
     head = b""
     while b"\r\n\r\n" not in head:
         piece = await loop.sock_recv(link, 4096)

@@ -128,3 +128,15 @@ async def test_a_server_with_one_region_names_none_of_its_own():
         assert origin._endpoint.target(REF).region == "us-east-1"
         await origin.aclose()
     assert len(asked) == 1
+
+
+async def test_a_long_body_that_is_no_error_document_is_passed_on():
+    body = "x" * 200_000
+    reply = f"HTTP/1.1 400 Bad\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    async with answering(reply) as (url, _):
+        origin = S3Origin(url, credentials={SHARED: StaticCredentials(Credentials("key", "secret"))})
+        request = ForwardRequest("GET", REF, "/b/k", "acl")
+        async with origin.forward(request) as answer:
+            found = b"".join([chunk async for chunk in answer.chunks])
+        await origin.aclose()
+    assert (answer.status, found.decode()) == (400, body)

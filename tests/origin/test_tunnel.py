@@ -128,3 +128,8 @@ async def test_an_http_proxy_that_is_silent_is_named():
     reason = f"no connection in time through the HTTP proxy 127.0.0.1:{port}; check origin.http_proxy"
     assert str(raised.value).endswith(reason)
     server.close()
+
+
+async def test_a_name_that_is_not_ascii_is_refused_with_its_reason():
+    with http_proxy() as proxy, pytest.raises(OriginUnavailable, match="write the name in its ASCII form"):
+        await body_from("http://b\u00fccher.example:80", proxy.url)
