@@ -287,7 +287,7 @@ def test_pieces_at_random_are_not_read_ahead_if_few_pages_have_a_place(tmp_path,
     like one in a row. Pages that are fetched for it would be displaced before most of them is read.
     """
     shuffled = Shuffled(tmp_path, 0.3, piece, ranges, prefetching=True)
-    first, *later = shuffled.run(4, 5)
+    first, *later = shuffled.run(4, 3)
     assert first[0] <= 1.1
     assert all(time <= 1.05 and moved <= 1.35 for time, moved in later)
 

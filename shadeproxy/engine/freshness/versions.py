@@ -28,7 +28,7 @@ from shadeproxy.origin.base import Origin
 from shadeproxy.telemetry.stats import Stats
 
 _MOST_TOUCHED, _MOST_BUCKETS = 4096, 2048
-_ANY = ObjectRef("", "")  # Stands for all objects.
+_ANY = ObjectRef("", "", "")  # Stands for all objects.
 
 
 class Versions:
