@@ -83,7 +83,7 @@ def test_the_proxy_understands_the_configuration(tmp_path, monkeypatch):
     for name in ("TRAINER_SECRET", "CONTROL_TOKEN"):
         monkeypatch.setenv(name, "secret")
     found = objects(
-        origin={"endpoint": "https://store.example.org"},
+        origin={"endpoint": "https://store.example.org", "httpProxy": "http://way.example.org:3128"},
         ram={"capacityMiB": 4096},
         config='[policy]\nname = "lru"\n',
     )
@@ -91,6 +91,7 @@ def test_the_proxy_understands_the_configuration(tmp_path, monkeypatch):
     file.write_text(found["ConfigMap"]["data"]["config.toml"])
     settings = Settings.load(file)
     assert (settings.origin.endpoint, settings.policy.name) == ("https://store.example.org", "lru")
+    assert settings.origin.http_proxy == "http://way.example.org:3128"
     assert settings.cache.ram.capacity == 4096 * 1024**2
     pod = found["DaemonSet"]["spec"]["template"]["spec"]["containers"][0]
     mounts = {mount["mountPath"] for mount in pod["volumeMounts"]}
