@@ -22,7 +22,6 @@ from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.placement.density import LEAST_SHARE, REQUEST_BYTES
 from shadeproxy.engine.placement.partial_reads import LONG_BYTES
 from shadeproxy.hints.order.upcoming import NextUses
-from shadeproxy.prefetch.accuracy import GuessAccuracy
 
 _MOST_OBJECTS = 1024
 _MOST_STREAMS = 16  # Most readers of one object.
@@ -38,7 +37,6 @@ class Guess(NamedTuple):
     ref: ObjectRef
     meta: ObjectMeta
     number: int
-    group: int
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +58,6 @@ class Stream:
 class _Object:
     ref: ObjectRef
     meta: ObjectMeta
-    group: int
     whole: bool = False
     streams: list[Stream] = field(default_factory=list)
 
@@ -75,18 +72,16 @@ class Parts:
         self._whole_bytes = whole_bytes
         self._objects: OrderedDict[int, _Object] = OrderedDict()
         self._soon: deque[Guess] = deque()
-        self._rest: deque[tuple[ObjectRef, ObjectMeta, int, Iterator[int]]] = deque()
-        self.accuracy = GuessAccuracy()
-        """Whether the guesses of streams are right."""
+        self._rest: deque[tuple[ObjectRef, ObjectMeta, Iterator[int]]] = deque()
 
-    def note(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, room_bytes: int, group: int = 0) -> None:
+    def note(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, room_bytes: int) -> None:
         """Record that ``span`` was read from the origin. ``room_bytes``: how many bytes can be stored without
-        displacing a page. ``group``: the prefix group of the object.
+        displacing a page.
         """
         hashed = object_hash(ref)
         known = self._objects.get(hashed)
         if known is None or known.meta.etag != meta.etag:
-            known = self._objects[hashed] = _Object(ref, meta, group)
+            known = self._objects[hashed] = _Object(ref, meta)
             if len(self._objects) > _MOST_OBJECTS:
                 self._objects.popitem(last=False)
         self._objects.move_to_end(hashed)
@@ -98,13 +93,12 @@ class Parts:
         fits = meta.size <= min(self._whole_bytes, room_bytes)
         if fits and not known.whole and first < pages.stop - 1:
             known.whole = True
-            self._rest.append((ref, meta, group, chain(pages[first:], pages[:first])))
+            self._rest.append((ref, meta, chain(pages[first:], pages[:first])))
             if len(self._rest) > _MOST_OBJECTS:
                 self._rest.popleft()
 
     def note_first_use(self, hashed: int, number: int) -> None:
         """Record the first read of a prefetched page, and guess further pages of its streams."""
-        self.accuracy.note_read((hashed, number))
         known = self._objects.get(hashed)
         for stream in known.streams if known is not None else ():
             if number in stream.unread:
@@ -114,14 +108,8 @@ class Parts:
                 self._guess(known, stream)
 
     def soon(self) -> Guess | None:
-        """Return the next guessed page of a stream, each page once; None if there is none. Leave out most
-        guesses of prefix groups whose guesses are seldom right.
-        """
-        while self._soon:
-            guess = self._soon.popleft()
-            if self.accuracy.trusts((object_hash(guess.ref), guess.number), guess.group):
-                return guess
-        return None
+        """Return the next guessed page of a stream, each page once; None if there is none."""
+        return self._soon.popleft() if self._soon else None
 
     @property
     def has_rest(self) -> bool:
@@ -133,11 +121,11 @@ class Parts:
         Objects take turns.
         """
         while self._rest:
-            ref, meta, group, numbers = self._rest[0]
+            ref, meta, numbers = self._rest[0]
             number = next(numbers, None)
             if number is not None:
                 self._rest.rotate(-1)
-                return Guess(ref, meta, number, group)
+                return Guess(ref, meta, number)
             self._rest.popleft()
         return None
 
@@ -183,7 +171,7 @@ class Parts:
             if number is None:
                 return
             stream.unread.add(number)
-            self._soon.append(Guess(known.ref, known.meta, number, known.group))
+            self._soon.append(Guess(known.ref, known.meta, number))
 
     def _pages_from(self, span: Span, stride: int, size: int) -> Iterator[int]:
         behind = pages_of(span, self._page_size).stop - 1

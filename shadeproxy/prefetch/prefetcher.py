@@ -30,6 +30,7 @@ from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
 from shadeproxy.hints.order.upcoming import NextUses, Upcoming
+from shadeproxy.prefetch.accuracy import GuessAccuracy
 from shadeproxy.prefetch.background import BackgroundPace
 from shadeproxy.prefetch.beside import BesideOthers
 from shadeproxy.prefetch.failures import FailureCounter
@@ -80,6 +81,7 @@ class Prefetcher:
         self._limits = limits
         self._latency = Latency(page_size)
         self._parts = Parts(page_size=page_size, whole_bytes=limits.whole_bytes)
+        self._accuracy = GuessAccuracy()
         self._background, self._wanted = BackgroundPace(), 0
         self._beside = BesideOthers(clock.monotonic_s, limits)
         self._walks: dict[str, Walk] = {}
@@ -123,12 +125,12 @@ class Prefetcher:
 
     def _follow(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
         if not is_announced(self._next_uses, ref, meta, self._port.page_size):
-            room_bytes, group = self._port.free_bytes, self._port.group(ref)
-            self._parts.note(ref, meta, span, room_bytes=room_bytes, group=group)
+            self._parts.note(ref, meta, span, room_bytes=self._port.free_bytes)
 
     def note_first_use(self, object_hash: int, number: int) -> None:
         """Implement ``PageObserver``: a prefetched page was read on demand for the first time."""
         self._was_wanted((object_hash, number), lost=False)
+        self._accuracy.note_read((object_hash, number))
         self._safely(partial(self._parts.note_first_use, object_hash, number))
         self._woken.set()
 
@@ -297,6 +299,9 @@ class Prefetcher:
         needs = self._port.pages(guess.ref, range(guess.number, guess.number + 1), guess.meta)
         if not needs:
             return
+        page = needs[0].object_hash, guess.number
+        if not is_rest and not self._accuracy.trusts(page, self._port.group(guess.ref)):
+            return
         if self._port.wins(needs[0]):
             self._start(needs[0], None, is_rest=is_rest)
         else:
@@ -346,7 +351,7 @@ class Prefetcher:
             self._forget(page)
         elif flown.wanted is None and not flown.is_rest:
             group, read = self._port.group(flown.flight.ref), page not in self._fetched.pages
-            self._parts.accuracy.note_fetched(page, group, self._port.is_resident, read=read)
+            self._accuracy.note_fetched(page, group, self._port.is_resident, read=read)
         elif flown.wanted is not None:
             self._port.note_prefetched(flown.wanted.job, fetched.size_bytes)
         if walk is not None and flown.wanted is not None and fetched.meta is not None:
