@@ -288,10 +288,8 @@ class ConnectionPool:
     async def _open(self, peer: Peer) -> tuple[asyncio.Transport, Connection]:
         """Open a connection, through the HTTP proxy if there is one. Raises OSError."""
         loop = asyncio.get_running_loop()
-        new, tls = (
-            partial(self._kind, loop, self._lost, self._timeouts.bounds),
-            self._tls if peer.is_tls else None,
-        )
+        new = partial(self._kind, loop, self._lost, self._timeouts.bounds)
+        tls = self._tls if peer.is_tls else None
         if self._http_proxy is None:
             return await loop.create_connection(new, peer.host, peer.port, ssl=tls)
         tunnel = await open_tunnel(self._http_proxy, peer)

@@ -105,12 +105,14 @@ class PageDensity:
         self, page: int, kind: tuple[int, bool], page_bytes: int, part: Span, *, stored: bool
     ) -> bool:
         visit = self._visits.get(page)
-        if visit is not None and kind[1] and visit.kind != kind:
-            # The cache has filled since the first parts were read. Close parts do not suffice any more.
-            visit.kind, visit.explored, visit.began_bytes = kind, True, self._read_bytes
-        if visit is not None and self._has_left(visit, kind):
-            self._note_sparse(visit)
-            visit = None
+        if visit is not None and kind[1]:
+            if visit.kind != kind:
+                # The cache has filled since the first parts were read. Close parts do not suffice any more.
+                visit.kind, visit.explored, visit.began_bytes = kind, True, self._read_bytes
+            elif self._read_bytes - visit.began_bytes > self._capacity_bytes:
+                # If the first read had fetched the page, the page would have left the cache by now.
+                self._note_sparse(visit)
+                visit = None
         if visit is None:
             dense = self._dense.get(kind, 0.0) >= _IS_DENSE
             if dense and page % _EXPLORED:
@@ -132,10 +134,6 @@ class PageDensity:
             del self._visits[page]
             return False
         return True
-
-    def _has_left(self, visit: _Visit, kind: tuple[int, bool]) -> bool:
-        """Return whether the page, if its first read had fetched it, would have left the cache by now."""
-        return visit.kind == kind and kind[1] and self._read_bytes - visit.began_bytes > self._capacity_bytes
 
     def _note_sparse(self, visit: _Visit) -> None:
         if not visit.over:
