@@ -16,6 +16,7 @@ from shadeproxy.core.types import SHARED, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import Barrier
+from tests.support.turns import counted_turns
 
 PAGE = 4096
 BODY = bytes(range(256)) * 64  # four pages
@@ -41,19 +42,9 @@ async def test_other_tasks_run_while_a_read_of_thousands_of_pages_begins(make_be
     bench.origin.put("b", "k", body_of(2000 * PAGE))
     assert await bench.get("k") == (body_of(2000 * PAGE), Source.ORIGIN)
     await bench.settle()
-    turns = 0
-
-    async def count_turns():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count_turns())
-    async with bench.engine.open(ReadRequest(ObjectRef("b", "k"))) as reading:
+    async with counted_turns() as turns, bench.engine.open(ReadRequest(ObjectRef("b", "k"))) as reading:
         assert reading.source is Source.RAM
-    counting.cancel()
-    assert turns >= 7
+    assert turns.count >= 7
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from shadeproxy.origin.interim import MOST_INTERIM
 from shadeproxy.origin.upload_connection import UploadConnection
 from tests.support.answering import answering
 from tests.support.decrypted import Decrypted
+from tests.support.turns import counted_turns
 
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -117,20 +118,11 @@ async def test_a_flood_in_one_read_ends_the_connection(start, more):
 
 
 async def test_a_body_that_is_mostly_framing_lets_other_tasks_run(new_s3_origin):
-    turns = 0
-
-    async def count_turns():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
     framed = (b"1;" + b"a" * 3_000 + b"\r\nx\r\n") * 200
-    counting = asyncio.create_task(count_turns())
     async with (
+        counted_turns() as turns,
         answering((CHUNKED + framed + b"0\r\n\r\n").decode()) as (url, _),
         aclosing(new_s3_origin(url)) as origin,
     ):
         assert await put(origin) == (200, b"x" * 200)
-    counting.cancel()
-    assert turns > len(framed) // (64 << 10)
+    assert turns.count > len(framed) // (64 << 10)
