@@ -31,8 +31,8 @@ _RESTS = 32
 """Number of rests without a byte after which connections to a server rest no more."""
 
 MOST_PEERS = 1024
-"""Servers of which something is remembered. Where each bucket has a host name, clients can name any number of
-servers.
+"""The pool remembers at most this many servers. If each bucket has a host name of its own, clients can name
+any number of servers.
 """
 
 

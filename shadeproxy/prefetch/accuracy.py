@@ -2,9 +2,9 @@
 
 In a full cache a guessed page takes the place of another one. If its reader goes elsewhere, both fetches were
 in vain. Readers of row groups or of archive members in random order look like readers in a row for a moment,
-again and again. So guesses are counted for each prefix group, and a group whose latest guesses were mostly
-wrong gets guesses of one page in eight only, which go on to test it. Laws: plain state of bounded size; no
-clock.
+again and again. So the right and wrong guesses of each prefix group are counted. If a group's latest guesses
+were mostly wrong, only one page in eight is still guessed. These guesses show when the readers change. Laws:
+plain state of bounded size; no clock.
 """
 
 from collections import OrderedDict
@@ -29,7 +29,7 @@ class GuessAccuracy:
 
     def __init__(self) -> None:
         self._right: dict[int, float] = {}
-        self._unread: OrderedDict[PageKey, int] = OrderedDict()  # The group of each fetched page.
+        self._unread: OrderedDict[PageKey, int] = OrderedDict()  # By unread guess: its group.
 
     def trusts(self, page: PageKey, group: int) -> bool:
         """Return whether to fetch a guessed page of ``group``."""

@@ -4,10 +4,10 @@ The first reads of a page's parts are *alone*: each costs its own bytes and a re
 they show that the page is *dense*: parts follow one another closely, as readers in a row and readers of all
 samples of a shard leave them, or they cost as much as the page. A group is dense if its latest pages were.
 
-A page without free room displaces others and soon leaves in its turn. It repays its fetch only if its parts
-cost as much as the page while it would stay. So groups are learnt apart for such pages, and neither close
-parts nor parts that were read longer ago count. Laws: plain state of bounded size; the decision needs no
-clock.
+Without free room, a fetched page displaces others, and is soon displaced itself. Its fetch is repaid only if
+the reads of its parts in that time would cost as much. So groups are learnt separately for pages without free
+room. For these, close parts are no sign, and older reads do not count. Laws: plain state of bounded size; the
+decision needs no clock.
 """
 
 from collections import OrderedDict
@@ -128,7 +128,7 @@ class PageDensity:
         elif visit.is_dense(page_bytes):
             self._learn(kind, 1.0)
             del self._visits[page]
-            # Without free room, most of the page was read by now, and what is left would not repay its fetch.
+            # Most of the page has been read. Without free room, the rest does not repay a fetch.
             return kind[1]
         if visit.cost_bytes >= page_bytes * (_MOST_PAGES if stored else _MOST_PAGES_UNSTORED):
             del self._visits[page]
