@@ -1,6 +1,7 @@
 import json
 import logging
 import pickle
+import random
 
 import pytest
 
@@ -55,6 +56,15 @@ def test_a_read_that_breaks_is_repeated_and_whole(client, proxy, origin, faults,
     assert len(proxy.reads) == len(faults) + 1
     assert not origin.reads
     assert not warnings_in(caplog)
+
+
+def test_a_read_that_is_repeated_draws_no_random_number_of_training(client, proxy):
+    random.seed(1)
+    before = random.getstate()
+    proxy.faults.extend(["503"])
+    client.read(SAMPLE)
+    assert len(proxy.reads) == 2
+    assert random.getstate() == before
 
 
 def test_missing_object_says_what_and_where(client, origin):
