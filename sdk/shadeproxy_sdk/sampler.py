@@ -323,8 +323,8 @@ class ShadeSampler(Sampler[int]):
                     self._planner.restore(state)
                 self.job.restore_scores(weights, losses)
             self._plans = plans
-            self.epoch = state["epoch"]
-            self._start = self._given = min(state["position"], self.num_samples)
+            self.epoch = int(state["epoch"])
+            self._start = self._given = min(int(state["position"]), self.num_samples)
             self._reported, self._skips = state.get("reported"), skips
         self._begin()
 
