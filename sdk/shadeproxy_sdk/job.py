@@ -9,7 +9,6 @@ a network call.
 
 import logging
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
@@ -23,6 +22,7 @@ from shadeproxy_sdk.background_sender import BackgroundSender
 from shadeproxy_sdk.control import ControlSession
 from shadeproxy_sdk.delivery import Delivery, JobStats
 from shadeproxy_sdk.errors import ConfigError
+from shadeproxy_sdk.fork_lock import ForkLock
 from shadeproxy_sdk.losses import Report, capture, per_sample
 from shadeproxy_sdk.manifest import Manifest
 from shadeproxy_sdk.progress import Progress
@@ -61,7 +61,7 @@ class Job:
         self.world_size = world_size
         self._queue: deque[Report] = deque(maxlen=queue_batches)
         self._board = Scoreboard(len(manifest))
-        self._board_lock = threading.Lock()
+        self._board_lock = ForkLock()
         self._reported = self._taken = self._rejected = self._not_finite = 0
         self._complained = False
         self._snapshot = EpochSnapshot()

@@ -6,10 +6,11 @@ DataLoader workers take samples ahead of training.
 """
 
 import math
-import threading
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any, NamedTuple
+
+from shadeproxy_sdk.fork_lock import ForkLock
 
 _MOST_WRAPPERS = 4
 _COMPARED = 16
@@ -88,7 +89,7 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._unsent: list[Step] = []
         self.loader: dict[str, int] | None = None
         """The settings of this rank's loader, as from ``loader_settings``; None if they are not known."""
