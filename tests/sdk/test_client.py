@@ -49,13 +49,30 @@ def test_any_key_arrives_as_it_is(client, proxy, key):
     assert client.read(shade.Entry("train", key)) == b"data"
 
 
-@pytest.mark.parametrize("faults", [["short"], ["reset"], ["endless"], ["503"], ["short", "reset"]])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ["short"],
+        ["reset"],
+        ["head"],
+        ["headContent-Length:"],
+        ["headTransfer-Encoding: chu"],
+        ["endless"],
+        ["503"],
+        ["short", "reset"],
+    ],
+)
 def test_a_read_that_breaks_is_repeated_and_whole(client, proxy, origin, faults, caplog):
     proxy.faults.extend(faults)
     assert client.read(SAMPLE) == proxy.objects["train", "1/001"]
     assert len(proxy.reads) == len(faults) + 1
     assert not origin.reads
     assert not warnings_in(caplog)
+
+
+def test_an_answer_for_which_there_is_no_memory_is_read_elsewhere(client, proxy, origin):
+    proxy.faults.append("vast")
+    assert client.read(SAMPLE) == origin.objects["train", "1/001"]
 
 
 def test_a_read_that_is_repeated_draws_no_random_number_of_training(client, proxy):
