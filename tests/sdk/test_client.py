@@ -161,6 +161,15 @@ def test_absent_proxy_lists_the_origin_with_the_ids_that_the_proxy_gives(make_cl
     assert origin.listings == 7
 
 
+def test_a_dataset_is_listed_by_a_proxy_that_has_just_come_back(make_client, proxy):
+    client = make_client(proxy)
+    manifest = client.manifest(bucket="train")
+    proxy.die()
+    client.job("run", dataset=manifest).close(1.0)
+    proxy.start()
+    assert len(client.manifest(bucket="train", prefix="1/")) == 13
+
+
 def test_s3_endpoint_overrides_what_the_proxy_says(make_client, proxy, origin):
     client = make_client(proxy, s3_endpoint=origin.url)
     client.read(SAMPLE)
