@@ -84,7 +84,7 @@ class Announced(Sampler[Any]):
         ahead: int | None,
         announce_epochs: int,
     ) -> None:
-        if not hasattr(sampler, "__len__"):
+        if not _has_length(sampler):
             raise ConfigError(
                 f"{type(sampler).__name__} has no length, so its epochs have no end: give it a __len__"
             )
@@ -240,6 +240,17 @@ class AnnouncedItems(Iterator[Any]):
             self._items = iter(())
             for _ in self._sampler:
                 pass
+
+
+def _has_length(sampler: Any) -> bool:
+    """Return whether ``sampler`` has a length. A BatchSampler has none if the sampler inside it has none."""
+    try:
+        len(sampler)
+    except (TypeError, NotImplementedError):
+        return False
+    except Exception:  # noqa: BLE001 (it may be known only when the epoch begins)
+        return True
+    return True
 
 
 def _state(sampler: Any) -> Any:

@@ -7,12 +7,13 @@ proxy has it, because a proxy that forgets the job needs the order again.
 """
 
 import logging
-import threading
 from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shadeproxy_sdk.fork_lock import ForkLock
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _IDS_PER_PIECE = 262_144
@@ -34,7 +35,7 @@ class Announcements:
 
     def __init__(self, ids_per_piece: int = _IDS_PER_PIECE) -> None:
         self._ids_per_piece = ids_per_piece
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._orders: dict[int, NDArray[np.uint32]] = {}
         self._arrived: dict[int, int] = {}
         self._restarted: set[int] = set()

@@ -11,6 +11,8 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from shadeproxy_sdk.fork_lock import ForkLock
+
 _LOG = logging.getLogger("shadeproxy_sdk")
 _EXIT_FLUSH_S = 2.0
 
@@ -38,7 +40,7 @@ class BackgroundSender:
         self._name = name
         self._pid = -1
         self._closed = self.running = self._complained = False
-        self._starting = threading.RLock()
+        self._starting = ForkLock(threading.RLock)
         self._reset()
         _SENDERS.add(self)
 
@@ -49,10 +51,6 @@ class BackgroundSender:
         self._done = 0
         self._clean = True
         self._closing = False
-
-    def renew(self) -> None:
-        """Make a new lock for ``start`` in a forked child: no thread is left there to release the old one."""
-        self._starting = threading.RLock()
 
     @property
     def closed(self) -> bool:
@@ -156,7 +154,6 @@ _SENDERS: "weakref.WeakSet[BackgroundSender]" = weakref.WeakSet()
 def _after_fork() -> None:
     for sender in _SENDERS:
         sender.running = False
-        sender.renew()
 
 
 # Without this hook, every call of ``start`` would have to ask for the process id. That is a system call in

@@ -170,6 +170,23 @@ class Channel:
         """
         self.read(0)
 
+    def is_quiet(self) -> bool:
+        """Return whether nothing came since the last answer ended. Bytes that came belong to no call, so the
+        next call must not take them for its answer. Of TLS connections, only bytes that were read ahead are
+        known.
+        """
+        if self._start != self._stop:
+            return False
+        if not self._flags:
+            return True
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
@@ -309,11 +326,15 @@ class Channels:
 
     def take(self, address: Address, timeout_s: float) -> Channel:
         """Return an idle Channel, or a new one to ``address``. Raises Unreachable."""
-        with self._lock:
-            if self._idle:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
                 channel = self._idle.pop()
+            if channel.is_quiet():
                 channel.fresh = False
                 return channel
+            channel.close()
         return Channel(address, timeout_s)
 
     def give(self, channel: Channel) -> None:

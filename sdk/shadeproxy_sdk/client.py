@@ -297,6 +297,8 @@ class Client(ControlSession):
         check_prefix(bucket, prefix)
         chosen = check_name(name, "dataset") if name else dataset_name(bucket, prefix)
         breaker = self.connections.control_breaker
+        if self._fallback() is None:
+            breaker.hurry(0.0)  # No other server can list the objects.
         decision, reason = breaker.ask(), breaker.reason
         if decision is not BreakerDecision.REFUSE:
             try:

@@ -22,6 +22,9 @@ from shadeproxy_sdk.owners import Owners
 from shadeproxy_sdk.read_threads import ReadThreads
 from shadeproxy_sdk.segments import Segments
 
+_WITH_BODY = frozenset({200, 206})
+"""Statuses of answers that have a body, even if it is empty. So they say how long it is."""
+
 
 class Answer(NamedTuple):
     """A complete answer. ``body``: as long as its Content-Length or its chunks said, and not decompressed."""
@@ -170,8 +173,10 @@ class Connections:
             raise Broken(f"connection broken: {_cause(error)}") from None
         except HTTPError as error:
             raise Unreachable(_cause(error)) from None
-        framed = "content-length" in answer.headers or "transfer-encoding" in answer.headers
-        if not framed and answer.data:
+        except MemoryError:
+            raise Unreachable("there is no memory for an answer as long as this one is said to be") from None
+        # If the connection ended within the head, the body seems to be empty.
+        if (answer.data or answer.status in _WITH_BODY) and not _is_framed(answer.headers):
             raise Broken("the answer has neither Content-Length nor chunks, so its end cannot be checked")
         return Answer(answer.status, answer.headers, answer.data)
 
@@ -186,6 +191,14 @@ class Connections:
         self.transport.close()
         for other in others.values():
             other.close()
+
+
+def _is_framed(headers: Mapping[str, str]) -> bool:
+    """Return whether the answer with ``headers`` says how long its body is."""
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        return True
+    # A field that was sent twice has both values.
+    return all(length.strip().isdecimal() for length in headers.get("content-length", "").split(","))
 
 
 def _cause(error: BaseException) -> str:

@@ -262,7 +262,7 @@ def read_json(answer: Answer, url: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise ConfigError(f"The listener at {url} is not ShadeProxy's control side: check Client(url)")
@@ -275,7 +275,7 @@ def refusal(url: str, method: str, path: str, status: int, body: bytes) -> Contr
     try:
         told = json.loads(body)["error"]
         code, message, hint = str(told["code"]), str(told["message"]), str(told.get("hint") or "")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         message = f"no reason given; is {url} ShadeProxy's control side?"
     if status in {401, 403} and not hint:
         hint = "give Client(token=...) the token of [control]"

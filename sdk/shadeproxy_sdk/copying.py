@@ -31,8 +31,7 @@ def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, connect
     segments = connections.transport.segments
     others: list[Future[int]] = []
     try:
-        # Once Python's main thread has ended, no thread can be started (RuntimeError), but another thread may
-        # still be training. Then this thread copies all parts.
+        # If another thread has closed the client meanwhile, this thread copies all parts.
         with suppress(RuntimeError):
             others.extend(
                 connections.executor.submit(locate.copy, part, positions, batch, segments)

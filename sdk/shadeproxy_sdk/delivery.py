@@ -5,12 +5,12 @@ thread. If the proxy has forgotten the job, all orders and scores are sent again
 """
 
 import logging
-import threading
 from dataclasses import dataclass
 from typing import Any
 
 from shadeproxy_sdk.agreement import RankAgreement
 from shadeproxy_sdk.announcements import Announcements
+from shadeproxy_sdk.fork_lock import ForkLock
 from shadeproxy_sdk.progress import Progress, Step
 from shadeproxy_sdk.registration import Registration, Sent
 from shadeproxy_sdk.scoreboard import Scoreboard, pack_scores
@@ -54,7 +54,7 @@ class Delivery:
         proxy: Registration,
         rank: int,
         board: Scoreboard,
-        board_lock: threading.Lock,
+        board_lock: ForkLock,
         progress: Progress,
         *,
         ranks: RankAgreement,

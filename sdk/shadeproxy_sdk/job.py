@@ -9,7 +9,6 @@ a network call.
 
 import logging
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
@@ -23,9 +22,10 @@ from shadeproxy_sdk.background_sender import BackgroundSender
 from shadeproxy_sdk.control import ControlSession
 from shadeproxy_sdk.delivery import Delivery, JobStats
 from shadeproxy_sdk.errors import ConfigError
+from shadeproxy_sdk.fork_lock import ForkLock
 from shadeproxy_sdk.losses import Report, capture, per_sample
 from shadeproxy_sdk.manifest import Manifest
-from shadeproxy_sdk.progress import Progress, count_ids
+from shadeproxy_sdk.progress import Progress
 from shadeproxy_sdk.registration import Registration
 from shadeproxy_sdk.scoreboard import Scoreboard
 from shadeproxy_sdk.snapshot import EpochSnapshot, ScoreSnapshot
@@ -61,7 +61,7 @@ class Job:
         self.world_size = world_size
         self._queue: deque[Report] = deque(maxlen=queue_batches)
         self._board = Scoreboard(len(manifest))
-        self._board_lock = threading.Lock()
+        self._board_lock = ForkLock()
         self._reported = self._taken = self._rejected = self._not_finite = 0
         self._complained = False
         self._snapshot = EpochSnapshot()
@@ -128,9 +128,8 @@ class Job:
 
     def progress(self, position: int, stall_s: float = 0.0) -> None:
         """Report that this rank has finished ``position`` samples of the epoch, and has waited ``stall_s``
-        seconds since the last report.
-
-        Not needed with ``timed`` or ``report``, which count samples. Returns at once, never raises.
+        seconds since the last report. Not needed with ``timed`` or ``report``, which count samples. Returns
+        at once, never raises.
         """
         try:
             self._progress.told(int(position), float(stall_s))
@@ -152,8 +151,9 @@ class Job:
         self._watch.timed(1)
         try:
             for batch in meter.watch(batches):
+                samples = progress.comes(batch)
                 yield batch
-                progress.timed(count_ids(batch), meter.lap(), meter.computed())
+                progress.timed(samples, meter.lap(), meter.computed())
                 self._sender.start()
         finally:
             progress.timed(0, meter.lap(), meter.computed())

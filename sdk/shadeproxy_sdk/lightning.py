@@ -32,6 +32,7 @@ class ShadeCallback(Callback):
     def __init__(self, sampler: Any, *, monitor: str | None = None, better: Better = "max") -> None:
         super().__init__()
         self._beside = Companion(sampler, monitor=monitor, better=better)
+        self._epoch_is_over = False
 
     def report(self, ids: Any, losses: Any) -> None:
         """Report the losses of one batch, if ``training_step`` cannot return them. Never raises."""
@@ -40,17 +41,19 @@ class ShadeCallback(Callback):
     # ------------------------------------------------------------------ Lightning's side
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 (Lightning's names)
+        self._epoch_is_over = False
         self._beside.begin_epoch(trainer.current_epoch)
         self._beside.check_ranks(trainer.world_size, getattr(trainer, "train_dataloader", None))
 
     def on_train_batch_end(
         self,
-        trainer: Any,  # noqa: ARG002 (Lightning's names, here and below)
-        pl_module: Any,  # noqa: ARG002
+        trainer: Any,
+        pl_module: Any,  # noqa: ARG002 (Lightning's names, here and below)
         outputs: Any,
         batch: Any,  # noqa: ARG002
         batch_idx: int,  # noqa: ARG002
     ) -> None:
+        self._epoch_is_over = getattr(trainer, "is_last_batch", False)
         if isinstance(outputs, dict) and "ids" in outputs and "losses" in outputs:
             self._beside.report(outputs["ids"], outputs["losses"])
 
@@ -63,7 +66,12 @@ class ShadeCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sampler's state for a checkpoint; empty if it has none, or if that fails."""
-        return self._beside.state_dict()
+        state = self._beside.state_dict()
+        if self._epoch_is_over and "position" in state:
+            # A loader with drop_last, or Trainer(limit_train_batches=...), leaves the last samples out. If a
+            # resumed run began with them, Lightning would take them for the next epoch.
+            state["position"] = len(self._beside.sampler)
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where the checkpoint was taken. If that was the end of an epoch, begin the next epoch."""

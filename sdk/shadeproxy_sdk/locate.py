@@ -87,7 +87,7 @@ def decode(body: bytes, count: int) -> Located:
         json_bytes, rows = HEAD.unpack_from(body)
         files = json.loads(body[HEAD.size : HEAD.size + json_bytes])["files"]
         records = np.frombuffer(body, RECORD, offset=HEAD.size + json_bytes)
-    except (struct.error, ValueError, KeyError, TypeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadAnswer(f"the answer of /v1/locate is damaged: {error}") from None
     if len(records) != rows:
         raise BadAnswer("the answer of /v1/locate is damaged: its records contradict each other")

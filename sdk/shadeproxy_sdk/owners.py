@@ -63,7 +63,7 @@ def decode(body: bytes, count: int, tag: str) -> OwnerColumn:
         owners = tuple(Owner(str(one["node"]), str(one["control"])) for one in told["nodes"])
         column = np.frombuffer(body[start:], "<u2")
         here = str(told["here"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadAnswer(f"the owners cannot be read: {error}") from None
     if len(column) != (count if owners else 0):
         raise BadAnswer(f"{len(column)} owners of {count} samples")

@@ -6,10 +6,11 @@ DataLoader workers take samples ahead of training.
 """
 
 import math
-import threading
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any, NamedTuple
+
+from shadeproxy_sdk.fork_lock import ForkLock
 
 _MOST_WRAPPERS = 4
 _COMPARED = 16
@@ -88,7 +89,7 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._unsent: list[Step] = []
         self.loader: dict[str, int] | None = None
         """The settings of this rank's loader, as from ``loader_settings``; None if they are not known."""
@@ -99,6 +100,7 @@ class Progress:
     def _clear(self, start: int) -> None:
         self._start = start
         self.reported = self._timed = self._told = self._given = 0
+        self._counts = False
         self._stall_s = self._estimated_s = self._compute_s = 0.0
         self._sent = 0
 
@@ -110,19 +112,30 @@ class Progress:
         """
         with self._lock:
             self._note()
-            self.epoch, self._length = epoch, length
-            self._clear(start)
+            # A loop may give integers of NumPy, which JSON cannot hold.
+            self.epoch, self._length = int(epoch), int(length)
+            self._clear(int(start))
 
     @property
     def position(self) -> int | None:
-        """Number of samples finished in this epoch; None if no counter has moved since it began. It is
-        limited to the epoch's length, because a sample may be reported twice.
+        """Number of samples finished in this epoch; None if no counter has moved since it began, and none
+        will move when the present batch is finished. It is limited to the epoch's length, because a sample
+        may be reported twice.
         """
         furthest = max(self.reported, self._timed, self._told) or self._given
-        if not furthest:
+        if not furthest and not self._counts:
             return None
         position = self._start + furthest
         return min(position, self._length) if self._length else position
+
+    def comes(self, batch: Any) -> int:
+        """Note that a timed loader has yielded ``batch``. Return how many samples it counts for once it is
+        finished.
+        """
+        samples = count_ids(batch)
+        # The first batch of an epoch is under way: no sample is finished, though workers have taken many.
+        self._counts = self._counts or samples > 0
+        return samples
 
     def timed(self, samples: int, stall_s: float, compute_s: float = 0.0) -> None:
         """Count ``samples`` more samples from a timed loader. The loop waited ``stall_s`` seconds for them,
@@ -165,7 +178,7 @@ class Progress:
         """Set the position as the sampler counts it. This count is used only if no other counter has moved.
         No lock is needed, because only one thread calls this.
         """
-        self._given = max(position - self._start, 0)
+        self._given = max(int(position) - self._start, 0)
 
     def take(self) -> list[Step]:
         """Return the unsent Steps in order, at most one for each epoch."""

@@ -35,26 +35,26 @@ class ReadThreads(Executor):
     def submit(
         self, fn: Callable[Arguments, Value], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Future[Value]:
-        """Call ``fn`` in one of the threads. Raises RuntimeError after ``shutdown``, and if the system has no
-        thread for the first call.
+        """Call ``fn`` in one of the threads; if the system has no thread to spare, in the caller's thread,
+        before this method returns. Raises RuntimeError after ``shutdown``.
         """
         future: Future[Value] = Future()
+        call = partial(fn, *args, **kwargs)
         with self._lock:
             if not self._end.alive:
                 raise RuntimeError("the threads have ended")
             if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
                 self._start()
-            self._calls.put((future, partial(fn, *args, **kwargs)))
+            if self._threads:
+                self._calls.put((future, call))
+                return future
+        _call(future, call)
         return future
 
     def _start(self) -> None:
         thread = threading.Thread(target=_run, args=(self._calls, self._idle), name="shade-read", daemon=True)
-        try:
+        with suppress(RuntimeError):  # The system has no thread to spare.
             thread.start()
-        except RuntimeError:
-            if not self._threads:
-                raise
-        else:
             self._threads.append(thread)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

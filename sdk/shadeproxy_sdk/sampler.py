@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from shadeproxy_sdk.errors import ConfigError
+from shadeproxy_sdk.fork_lock import ForkLock
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.planner import EpochPlan, Mode, Planner, Settings
 from shadeproxy_sdk.state import check_count, check_epoch, check_job, check_state, explained
@@ -87,7 +88,7 @@ class ShadeSampler(Sampler[int]):
         self._planner = Planner(job, settings)
         self.num_samples = self._planner.num_samples
         self._plans: dict[int, EpochPlan] = {}
-        self._planning = threading.RLock()
+        self._planning = ForkLock(threading.RLock)
         self._start = 0
         self._reported: int | None = None
         self._skips = False
@@ -323,8 +324,8 @@ class ShadeSampler(Sampler[int]):
                     self._planner.restore(state)
                 self.job.restore_scores(weights, losses)
             self._plans = plans
-            self.epoch = state["epoch"]
-            self._start = self._given = min(state["position"], self.num_samples)
+            self.epoch = int(state["epoch"])
+            self._start = self._given = min(int(state["position"]), self.num_samples)
             self._reported, self._skips = state.get("reported"), skips
         self._begin()
 

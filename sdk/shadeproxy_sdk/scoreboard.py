@@ -111,7 +111,8 @@ class Scoreboard:
             raise ValueError(f"the state is of {len(weights)} samples, the dataset has {len(self.weights)}")
         self.weights[:] = weights
         self._losses = dict(losses)
-        self.again()
+        # Samples without a score in the state have none to send, even if one of theirs was unsent.
+        self._unsent[:] = np.isfinite(self.weights)
 
 
 def pack_scores(ids: NDArray[np.uint32], scores: NDArray[np.float32]) -> bytes:

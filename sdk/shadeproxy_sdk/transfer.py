@@ -21,6 +21,7 @@ from shadeproxy_sdk.origin import Origin, wire_url
 _ATTEMPTS = 3
 _PAUSE_S = 0.05
 _MAX_PAUSE_S = 2.0
+_CHANCE = random.SystemRandom()  # A pause must not change what training draws from the module ``random``.
 _HINTS = {
     403: (
         "check the credentials and their rights on the bucket; for a proxy with [[auth.clients]] they are"
@@ -114,7 +115,7 @@ class S3Side:
 
 def _pause(attempt: int) -> None:
     ceiling = min(_PAUSE_S * 2**attempt, _MAX_PAUSE_S)
-    time.sleep(random.uniform(ceiling / 2, ceiling))  # noqa: S311 (jitter, not a secret)
+    time.sleep(_CHANCE.uniform(ceiling / 2, ceiling))
 
 
 def _parse(body: bytes, bucket: str) -> ET.Element:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from shadeproxy_sdk.fork_lock import ForkLock
+
 _LOG = logging.getLogger("shadeproxy_sdk")
 LOOKS_PER_S = 10
 _PERIOD_S = 1 / LOOKS_PER_S
@@ -41,7 +43,7 @@ class LoaderWatch:
         self._waited = waited
         self._found = found
         self._pid = -1
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(ForkLock())  # type: ignore[arg-type]  # it has what a lock has
         self._loop: int | None = None
         self._sampler: object = None
         self._until = self._ended_at = 0.0
@@ -53,8 +55,6 @@ class LoaderWatch:
         """Begin an epoch of ``sampler``. The thread that calls this counts as the training loop."""
         if self._pid != os.getpid() and not self._closed:
             self._pid = os.getpid()
-            # After a fork, a lock of the parent process may stay locked for ever.
-            self._changed = threading.Condition()
             try:
                 threading.Thread(target=self._run, name="shade-waiting", daemon=True).start()
             except RuntimeError:  # The system has no thread to spare: training goes on without the estimate.

@@ -126,12 +126,8 @@ class FakeStore:
         data = self.objects.get((bucket, key))
         if fault == "reset":
             handler.hang_up()
-        elif fault == "short":
-            handler.reply(200, data[:-1], announced=len(data))
-            handler.hang_up()
-        elif fault == "endless":
-            handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + data[:-1])
-            handler.hang_up()
+        elif fault and not fault.isdecimal():
+            self.cut_short(handler, fault, data)
         elif fault:
             handler.reply(int(fault), b"<Error><Code>SlowDown</Code></Error>")
         elif data is None:
@@ -141,6 +137,19 @@ class FakeStore:
             handler.reply(206, data[int(first) : int(last) + 1])
         else:
             handler.reply(200, data)
+
+    def cut_short(self, handler, fault, data):
+        """End the answer too early, in the way that ``fault`` names."""
+        if fault == "short":
+            handler.reply(200, data[:-1], announced=len(data))
+        elif fault == "vast":
+            handler.reply(200, data, announced=1 << 60)
+        elif fault == "endless":
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + data[:-1])
+        else:
+            head = b"HTTP/1.1 200 OK\r\nServer: fake\r\n" + fault.removeprefix("head").encode()
+            handler.wfile.write(head)
+        handler.hang_up()
 
     def keys(self, bucket, prefix):
         names = (key for b, key in self.objects if b == bucket and key.startswith(prefix))

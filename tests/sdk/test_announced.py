@@ -278,6 +278,9 @@ def test_a_sampler_that_yields_more_than_its_length_is_followed_to_its_end(make_
 def test_a_sampler_without_a_length_is_refused(make_job):
     with pytest.raises(shade.ConfigError, match="generator has no length"):
         shade.announce((index for index in range(3)), make_job())
+    without = torch.utils.data.BatchSampler((index for index in range(3)), 2, drop_last=False)
+    with pytest.raises(shade.ConfigError, match="BatchSampler has no length"):
+        shade.announce(without, make_job())
 
 
 def test_a_dead_proxy_changes_nothing(make_job, proxy):

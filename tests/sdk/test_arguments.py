@@ -125,6 +125,26 @@ def test_integers_of_numpy_are_ranks(make_job, proxy):
     assert proxy.jobs["run"]["world_size"] == 2
 
 
+def test_integers_of_numpy_begin_an_epoch(make_job, proxy):
+    job = make_job()
+    job.begin(np.int64(2), np.int64(3), length=np.int64(40))
+    job.report([1, 2], [1.0, 2.0])
+    job.gave(np.int64(5))
+    assert job.flush()
+    (step,) = proxy.progress
+    assert (step["epoch"], step["position"]) == (2, 5)
+
+
+def test_integers_of_numpy_are_the_position_of_a_checkpoint(make_job, proxy):
+    job = make_job()
+    sampler = shade.ShadeSampler(job, batch_size=4)
+    state = sampler.state_dict(position=8) | {"epoch": np.int64(1), "position": np.int64(8)}
+    sampler.load_state_dict(state)
+    assert list(sampler) == sampler.order(1).tolist()[8:]
+    assert job.flush()
+    assert proxy.progress[-1]["position"] == 8
+
+
 @pytest.mark.parametrize(("bucket", "prefix"), [("", ""), ("s3://b", ""), (None, ""), ("b", None), (7, "")])
 def test_a_bucket_that_is_none_is_refused(client, proxy, bucket, prefix):
     for make in (client.listing, lambda b, p: client.manifest(bucket=b, prefix=p)):

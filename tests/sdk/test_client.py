@@ -1,6 +1,7 @@
 import json
 import logging
 import pickle
+import random
 
 import pytest
 
@@ -48,13 +49,39 @@ def test_any_key_arrives_as_it_is(client, proxy, key):
     assert client.read(shade.Entry("train", key)) == b"data"
 
 
-@pytest.mark.parametrize("faults", [["short"], ["reset"], ["endless"], ["503"], ["short", "reset"]])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ["short"],
+        ["reset"],
+        ["head"],
+        ["headContent-Length:"],
+        ["headTransfer-Encoding: chu"],
+        ["endless"],
+        ["503"],
+        ["short", "reset"],
+    ],
+)
 def test_a_read_that_breaks_is_repeated_and_whole(client, proxy, origin, faults, caplog):
     proxy.faults.extend(faults)
     assert client.read(SAMPLE) == proxy.objects["train", "1/001"]
     assert len(proxy.reads) == len(faults) + 1
     assert not origin.reads
     assert not warnings_in(caplog)
+
+
+def test_an_answer_for_which_there_is_no_memory_is_read_elsewhere(client, proxy, origin):
+    proxy.faults.append("vast")
+    assert client.read(SAMPLE) == origin.objects["train", "1/001"]
+
+
+def test_a_read_that_is_repeated_draws_no_random_number_of_training(client, proxy):
+    random.seed(1)
+    before = random.getstate()
+    proxy.faults.extend(["503"])
+    client.read(SAMPLE)
+    assert len(proxy.reads) == 2
+    assert random.getstate() == before
 
 
 def test_missing_object_says_what_and_where(client, origin):
@@ -132,6 +159,15 @@ def test_absent_proxy_lists_the_origin_with_the_ids_that_the_proxy_gives(make_cl
     assert listed.digest == registered.digest
     assert listed.name == registered.name
     assert origin.listings == 7
+
+
+def test_a_dataset_is_listed_by_a_proxy_that_has_just_come_back(make_client, proxy):
+    client = make_client(proxy)
+    manifest = client.manifest(bucket="train")
+    proxy.die()
+    client.job("run", dataset=manifest).close(1.0)
+    proxy.start()
+    assert len(client.manifest(bucket="train", prefix="1/")) == 13
 
 
 def test_s3_endpoint_overrides_what_the_proxy_says(make_client, proxy, origin):

@@ -81,6 +81,20 @@ def test_one_thread_is_enough_for_calls_one_after_another():
     threads.shutdown()
 
 
+def test_the_caller_makes_its_calls_while_no_thread_can_be_started(monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    threads, here = ReadThreads(3), threading.get_ident()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        assert [threads.submit(threading.get_ident).result() for _ in range(5)] == [here] * 5
+        with pytest.raises(ZeroDivisionError):
+            threads.submit(divmod, 1, 0).result()
+    assert threads.submit(threading.get_ident).result() != here
+    threads.shutdown()
+
+
 def test_a_shutdown_cancels_the_calls_that_wait():
     threads, release = ReadThreads(1), threading.Event()
     held = threads.submit(release.wait, 10)

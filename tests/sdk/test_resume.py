@@ -34,6 +34,17 @@ def test_ranks_that_resume_draw_from_the_scores_of_all_of_them(make_client, make
     assert [sampler.order(2).tolist() for sampler in resumed] == expected
 
 
+def test_a_run_that_goes_back_to_a_state_sends_no_score_that_the_state_lacks(make_job, proxy):
+    job = make_job()
+    sampler = shade.ShadeSampler(job, "importance", batch_size=4)
+    state = sampler.state_dict()
+    job.report([1, 2], [1.0, 2.0])
+    sampler.load_state_dict(state)
+    job.report([3], [1.0])
+    assert job.flush()
+    assert list(proxy.scores["run"]) == [3]
+
+
 @pytest.mark.parametrize(
     ("mode", "options", "text"),
     [

@@ -311,6 +311,20 @@ def test_position_is_what_was_trained_not_what_workers_took(make_job):
     assert sampler.state_dict(position=16)["position"] == 16
 
 
+def test_no_sample_is_trained_while_the_first_timed_batch_is_under_way(make_job):
+    job = make_job()
+    sampler = shade.ShadeSampler(job)
+    dataset = [(torch.zeros(1), sample) for sample in range(40)]
+    loader = torch.utils.data.DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=1)
+    sampler.load_state_dict(sampler.state_dict(position=8))
+    positions = [sampler.state_dict()["position"] for _ in job.timed(loader)]
+    assert positions == list(range(8, 40, 4))
+    without_ids = torch.utils.data.DataLoader(range(40), batch_size=4, sampler=sampler)
+    sampler.set_epoch(1)
+    positions = [sampler.state_dict()["position"] for _ in job.timed(without_ids)]
+    assert positions == list(range(4, 44, 4))
+
+
 def test_resumed_epoch_counts_on_and_the_next_starts_at_zero(make_job):
     job = make_job()
     sampler = shade.ShadeSampler(job)

@@ -14,7 +14,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def fit(client, samples, tmp_path, lightning):
     def run(sampler, callback, epochs=2, *, module=None, resume=None, validate=False, **options):
         data = shade.S3Dataset(client, manifest=samples, decode=unpack)
-        loader = torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler, collate_fn=shade.collate)
+        loader = torch.utils.data.DataLoader(
+            data,
+            batch_size=options.pop("batch_size", 4),
+            sampler=sampler,
+            collate_fn=shade.collate,
+            num_workers=options.pop("num_workers", 0),
+            drop_last=getattr(sampler, "drop_last", False),
+        )
         trainer = lightning.Trainer(
             max_epochs=epochs,
             accelerator="cpu",
@@ -168,6 +175,31 @@ def test_a_resumed_run_reads_what_the_first_one_did(fit, make_sampler, tmp_path,
     (path,) = tmp_path.glob(f"*step={step}.ckpt")
     resumed, _ = fit(again, lightning.ShadeCallback(again), 3, resume=path)
     assert resumed.read == first.read[step:]
+
+
+@pytest.mark.parametrize(
+    ("drop_last", "options"),
+    [(True, {"batch_size": 5}), (False, {"limit_train_batches": 4})],
+)
+def test_a_run_resumes_at_the_end_of_an_epoch_whose_last_samples_are_left_out(
+    fit, make_sampler, tmp_path, drop_last, options, *, lightning
+):
+    options = options | {"num_workers": 1}
+    sampler = make_sampler(drop_last=drop_last)
+    keep = lightning.ModelCheckpoint(tmp_path, save_top_k=-1)
+    first, _ = fit(
+        sampler,
+        lightning.ShadeCallback(sampler),
+        3,
+        callbacks=[keep],
+        enable_checkpointing=True,
+        **options,
+    )
+    again = make_sampler(name="again", drop_last=drop_last)
+    (path,) = tmp_path.glob("*step=4.ckpt")
+    resumed, _ = fit(again, lightning.ShadeCallback(again), 3, resume=path, **options)
+    assert resumed.read == first.read[4:]
+    assert len(resumed.read) == 8
 
 
 @pytest.mark.parametrize("mode", ["shade", "reorder", "importance", "uniform"])

@@ -82,8 +82,7 @@ def test_nobody_writes_any_more_once_it_has_failed(client, monkeypatch):
 
 
 def test_one_copies_all_when_no_thread_can_be_had(client, manifest, near, monkeypatch):
-    # One thread copies everything if the pool accepts no work. Python closes its pools once the main thread
-    # has ended, although another thread may still train.
+    # One thread copies everything if the pool accepts no work, because the client was closed meanwhile.
     near.keep_all()
     monkeypatch.setattr(copying, "threads_for", lambda _: 3)
     client.connections.executor.shutdown()

@@ -3,6 +3,7 @@ arrives whole or is missing.
 """
 
 import struct
+import threading
 
 import pytest
 
@@ -278,6 +279,7 @@ def located(**fields):
         lambda answer: answer[:4],
         lambda answer: answer.replace(b"files", b"filez"),
         lambda answer: answer.replace(b'{"files"', b'["files"'),
+        lambda _answer: struct.pack("<II", 1 << 17, 0) + b"[" * (1 << 17),
         located(index=99),
         located(status=404),
         located(status=0),
@@ -339,6 +341,26 @@ def test_damaged_chunks_are_made_up_for_by_gets(data, near, chunks):
     near.proxy.more["batch"] = answer
     assert client.read_many(manifest, IDS) == near.bodies[:12]
     assert len(near.proxy.reads) == 12
+
+
+@pytest.mark.parametrize("kind", ["locate", "batch"])
+def test_an_answer_that_comes_twice_is_not_taken_for_the_next_one(client, manifest, near, kind):
+    near.keep_all()
+    near.proxy.offers["locate"] = kind == "locate"
+    call, sent = getattr(near, kind), threading.Semaphore(0)
+
+    def answer_twice(handler, body):
+        call(handler, body)
+        call(handler, body)
+        sent.release()
+
+    client.read_many(manifest, IDS)  # From now on, a read is one call.
+    near.proxy.more[kind] = answer_twice
+    for start in range(0, 40, 4):
+        ids = list(range(start, start + 4))
+        assert client.read_many(manifest, ids) == near.bodies[start : start + 4]
+        while sent.acquire(timeout=0.1):
+            pass
 
 
 def test_too_long_a_wait_mid_answer_is_made_up_for_by_gets(make_client, near, proxy):
