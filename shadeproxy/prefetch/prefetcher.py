@@ -45,9 +45,8 @@ _log = structlog.get_logger(__name__)
 
 # Pages planned for each fetch that starts when another ends. Some will win no place, or be stored by then.
 _SPARE = 2
-_MOST_SAMPLES = 32_768
+_MOST_SAMPLES, _FAULT_PAUSE_S = 32_768, 5.0
 _LEAST_MISS_RATIO, _PART_PAGES = 0.1, 8
-_FAULT_PAUSE_S = 5.0
 
 
 class _Flying(NamedTuple):
@@ -137,6 +136,8 @@ class Prefetcher:
     def note_wanted(self, ref: ObjectRef, number: int, job: JobContext | None) -> None:
         """Implement ``PageObserver``: a reader wants a page that is not resident."""
         self._wanted += 1
+        if self._parts.waiting:
+            self._parts.note_wanted(object_hash(ref), number)
         if self._walks and (job is None or job.job not in self._walks):
             self._beside.note_miss(job or ref)
         if self._fetched.pages and (key := (object_hash(ref), number)) in self._fetched.pages:
