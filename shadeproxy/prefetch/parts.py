@@ -32,11 +32,12 @@ _ASKED = 64  # At most this many pages of an object are looked up in the orders.
 
 
 class Guess(NamedTuple):
-    """A page that will probably be read."""
+    """A page that will probably be read. ``hits``: how many hits repay its fetch."""
 
     ref: ObjectRef
     meta: ObjectMeta
     number: int
+    hits: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -182,12 +183,14 @@ class Parts:
         self._guess(known, stream)
 
     def _guess(self, known: _Object, stream: Stream) -> None:
+        # So many reads like the last one would cost half of the page.
+        hits = max(self._page_size // (2 * (stream.last.length + REQUEST_BYTES)), 1)
         while len(stream.unread) < stream.room and len(self.waiting) < _MOST_GUESSES:
             number = next(stream.coming, None)
             if number is None:
                 return
             stream.unread.add(number)
-            self.waiting[known.ref, number] = Guess(known.ref, known.meta, number), stream
+            self.waiting[known.ref, number] = Guess(known.ref, known.meta, number, hits), stream
 
     def _pages_from(self, span: Span, stride: int, size: int) -> Iterator[int]:
         behind = pages_of(span, self._page_size).stop - 1

@@ -55,6 +55,7 @@ class _Flying(NamedTuple):
     began_s: float
     wanted: Wanted | None
     is_rest: bool
+    hits: int
 
 
 class Prefetcher:
@@ -129,7 +130,6 @@ class Prefetcher:
     def note_first_use(self, object_hash: int, number: int) -> None:
         """Implement ``PageObserver``: a prefetched page was read on demand for the first time."""
         self._was_wanted((object_hash, number), lost=False)
-        self._accuracy.note_read((object_hash, number))
         self._safely(partial(self._parts.note_first_use, object_hash, number))
         self._woken.set()
 
@@ -304,7 +304,7 @@ class Prefetcher:
         if not is_rest and not self._accuracy.trusts(page, self._port.group(guess.ref)):
             return
         if self._port.wins(needs[0]):
-            self._start(needs[0], None, is_rest=is_rest)
+            self._start(needs[0], None, is_rest=is_rest, hits=guess.hits)
         else:
             self._parts.drop_rest(guess)
 
@@ -327,7 +327,7 @@ class Prefetcher:
 
     # ------------------------------------------------------------------ fetches
 
-    def _start(self, need: Need, wanted: Wanted | None, *, is_rest: bool = False) -> None:
+    def _start(self, need: Need, wanted: Wanted | None, *, is_rest: bool = False, hits: int = 1) -> None:
         key = next(self._keys)  # Use another key, not the page: another version of the page may be under way.
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._port.begin(need, partial(self._landed, key), "" if wanted is None else wanted.job)
@@ -337,7 +337,7 @@ class Prefetcher:
             walk.fetched(wanted, size_bytes)
         if wanted is not None:
             self._beside.begin(size_bytes)
-        self._flying[key] = _Flying(flight, size_bytes, now_s, wanted, is_rest)
+        self._flying[key] = _Flying(flight, size_bytes, now_s, wanted, is_rest, hits)
         if is_rest:
             self._background.begin()
         self._flying_bytes += size_bytes
@@ -352,7 +352,7 @@ class Prefetcher:
             self._forget(page)
         elif flown.wanted is None and not flown.is_rest:
             group, read = self._port.group(flown.flight.ref), page not in self._fetched.pages
-            self._accuracy.note_fetched(page, group, self._port.is_resident, read=read)
+            self._accuracy.note_fetched(page, group, flown.hits, self._port.hits, read=read)
         elif flown.wanted is not None:
             self._port.note_prefetched(flown.wanted.job, fetched.size_bytes)
         if walk is not None and flown.wanted is not None and fetched.meta is not None:

@@ -312,6 +312,15 @@ def test_readers_in_a_row_over_a_full_link_get_no_page_that_they_are_reading(tmp
     assert all(time <= 1 and moved <= 1 for time, moved in later)
 
 
+@pytest.mark.parametrize("parts", [2, 4])
+def test_pages_that_are_read_in_parts_are_fetched_once_beside_others(tmp_path, parts):
+    """Readers in a row over a slow link. A page comes long after its first part was asked for. It must get a
+    place nevertheless: its reader asks for the next part now.
+    """
+    shuffled = Shuffled(tmp_path, 0.15, 20 * PAGE_BYTES, 20 * parts, prefetching=True, objects=8, pages=20)
+    assert all(time <= 1.1 and moved <= 1.1 for time, moved in shuffled.run(8, 3))
+
+
 class StreamedOrigin(MemoryOrigin):
     """An origin whose bodies stream in pieces over one link of ``bytes_per_s``, after a latency. Each body
     comes at ``body_bytes_per_s`` at most.
