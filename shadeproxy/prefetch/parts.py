@@ -32,11 +32,12 @@ _ASKED = 64  # At most this many pages of an object are looked up in the orders.
 
 
 class Guess(NamedTuple):
-    """A page that will probably be read."""
+    """A page that will probably be read. ``hits``: how many hits repay its fetch."""
 
     ref: ObjectRef
     meta: ObjectMeta
     number: int
+    hits: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +72,8 @@ class Parts:
         self._page_size = page_size
         self._whole_bytes = whole_bytes
         self._objects: OrderedDict[int, _Object] = OrderedDict()
-        self._soon: deque[Guess] = deque()
+        self.waiting: OrderedDict[tuple[ObjectRef, int], tuple[Guess, Stream]] = OrderedDict()
+        """The guesses that ``soon`` has not returned yet, each with its reader."""
         self._rest: deque[tuple[ObjectRef, ObjectMeta, Iterator[int]]] = deque()
 
     def note(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, room_bytes: int) -> None:
@@ -107,9 +109,24 @@ class Parts:
                 assert known is not None
                 self._guess(known, stream)
 
+    def note_wanted(self, hashed: int, number: int) -> None:
+        """Drop the guess of a page that a reader in long steps has reached. The fetch of the page would bring
+        once more a part that is on its way.
+        """
+        known = self._objects.get(hashed)
+        for stream in known.streams if known is not None else ():
+            if stream.last.length > LEAST_SHARE * self._page_size:
+                stream.unread.discard(number)
+
     def soon(self) -> Guess | None:
-        """Return the next guessed page of a stream, each page once; None if there is none."""
-        return self._soon.popleft() if self._soon else None
+        """Return the next guessed page of a stream, each page once; None if there is none. Skip dropped
+        guesses.
+        """
+        while self.waiting:
+            _, (guess, stream) = self.waiting.popitem(last=False)
+            if guess.number in stream.unread:
+                return guess
+        return None
 
     @property
     def has_rest(self) -> bool:
@@ -166,12 +183,14 @@ class Parts:
         self._guess(known, stream)
 
     def _guess(self, known: _Object, stream: Stream) -> None:
-        while len(stream.unread) < stream.room and len(self._soon) < _MOST_GUESSES:
+        # So many reads like the last one would cost half of the page.
+        hits = max(self._page_size // (2 * (stream.last.length + REQUEST_BYTES)), 1)
+        while len(stream.unread) < stream.room and len(self.waiting) < _MOST_GUESSES:
             number = next(stream.coming, None)
             if number is None:
                 return
             stream.unread.add(number)
-            self._soon.append(Guess(known.ref, known.meta, number))
+            self.waiting[known.ref, number] = Guess(known.ref, known.meta, number, hits), stream
 
     def _pages_from(self, span: Span, stride: int, size: int) -> Iterator[int]:
         behind = pages_of(span, self._page_size).stop - 1

@@ -45,9 +45,8 @@ _log = structlog.get_logger(__name__)
 
 # Pages planned for each fetch that starts when another ends. Some will win no place, or be stored by then.
 _SPARE = 2
-_MOST_SAMPLES = 32_768
+_MOST_SAMPLES, _FAULT_PAUSE_S = 32_768, 5.0
 _LEAST_MISS_RATIO, _PART_PAGES = 0.1, 8
-_FAULT_PAUSE_S = 5.0
 
 
 class _Flying(NamedTuple):
@@ -56,6 +55,7 @@ class _Flying(NamedTuple):
     began_s: float
     wanted: Wanted | None
     is_rest: bool
+    hits: int
 
 
 class Prefetcher:
@@ -130,13 +130,14 @@ class Prefetcher:
     def note_first_use(self, object_hash: int, number: int) -> None:
         """Implement ``PageObserver``: a prefetched page was read on demand for the first time."""
         self._was_wanted((object_hash, number), lost=False)
-        self._accuracy.note_read((object_hash, number))
         self._safely(partial(self._parts.note_first_use, object_hash, number))
         self._woken.set()
 
     def note_wanted(self, ref: ObjectRef, number: int, job: JobContext | None) -> None:
         """Implement ``PageObserver``: a reader wants a page that is not resident."""
         self._wanted += 1
+        if self._parts.waiting:
+            self._parts.note_wanted(object_hash(ref), number)
         if self._walks and (job is None or job.job not in self._walks):
             self._beside.note_miss(job or ref)
         if self._fetched.pages and (key := (object_hash(ref), number)) in self._fetched.pages:
@@ -303,7 +304,7 @@ class Prefetcher:
         if not is_rest and not self._accuracy.trusts(page, self._port.group(guess.ref)):
             return
         if self._port.wins(needs[0]):
-            self._start(needs[0], None, is_rest=is_rest)
+            self._start(needs[0], None, is_rest=is_rest, hits=guess.hits)
         else:
             self._parts.drop_rest(guess)
 
@@ -326,7 +327,7 @@ class Prefetcher:
 
     # ------------------------------------------------------------------ fetches
 
-    def _start(self, need: Need, wanted: Wanted | None, *, is_rest: bool = False) -> None:
+    def _start(self, need: Need, wanted: Wanted | None, *, is_rest: bool = False, hits: int = 1) -> None:
         key = next(self._keys)  # Use another key, not the page: another version of the page may be under way.
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._port.begin(need, partial(self._landed, key), "" if wanted is None else wanted.job)
@@ -336,7 +337,7 @@ class Prefetcher:
             walk.fetched(wanted, size_bytes)
         if wanted is not None:
             self._beside.begin(size_bytes)
-        self._flying[key] = _Flying(flight, size_bytes, now_s, wanted, is_rest)
+        self._flying[key] = _Flying(flight, size_bytes, now_s, wanted, is_rest, hits)
         if is_rest:
             self._background.begin()
         self._flying_bytes += size_bytes
@@ -351,7 +352,7 @@ class Prefetcher:
             self._forget(page)
         elif flown.wanted is None and not flown.is_rest:
             group, read = self._port.group(flown.flight.ref), page not in self._fetched.pages
-            self._accuracy.note_fetched(page, group, self._port.is_resident, read=read)
+            self._accuracy.note_fetched(page, group, flown.hits, self._port.hits, read=read)
         elif flown.wanted is not None:
             self._port.note_prefetched(flown.wanted.job, fetched.size_bytes)
         if walk is not None and flown.wanted is not None and fetched.meta is not None:

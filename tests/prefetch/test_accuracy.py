@@ -10,23 +10,21 @@ PAGES = [(hashed, 1) for hashed in range(1, 4000) if page_hash(hashed, 1) % 8]
 
 
 class Guesses:
-    """Guesses that are fetched if they are trusted. ``resident``: those that are still in the cache."""
+    """Guesses, each repaid by five hits. ``hits``: the hits of those that are still in the cache."""
 
     def __init__(self):
         self.accuracy = GuessAccuracy()
-        self.resident = set()
+        self.hits = {}
         self.pages = iter(PAGES)
 
-    def guess(self, *, used, late=False):
-        """Fetch the next page, and drop it from the cache, ``used`` or unread. ``late``: a reader asks for it
-        while it is on its way.
+    def guess(self, *, hits, late=False):
+        """Fetch the next page, judge it after so many hits, and drop it from the cache. ``late``: a reader
+        asks for it while it is on its way.
         """
-        page = next(self.pages)
-        self.resident.add(page)
-        self.accuracy.note_fetched(page, GROUP, self.resident.__contains__, read=used and late)
-        if used and not late:
-            self.accuracy.note_read(page)
-        self.resident.discard(page)
+        page, before = next(self.pages), dict(self.hits)
+        self.hits[page] = hits
+        self.accuracy.note_fetched(page, GROUP, 5, self.hits.get, read=late)
+        self.hits = before
 
     @property
     def trusted(self):
@@ -41,8 +39,8 @@ def guesses():
 def test_a_new_group_is_trusted_until_three_guesses_left_unread(guesses):
     for _ in range(3):
         assert guesses.trusted
-        guesses.guess(used=False)
-    guesses.guess(used=True)  # A guess is judged when a later one arrives.
+        guesses.guess(hits=0)
+    guesses.guess(hits=5)  # A guess is judged when a later one arrives.
     assert not guesses.trusted
     assert guesses.accuracy.trusts(PAGES[0], GROUP + 1)
 
@@ -50,41 +48,47 @@ def test_a_new_group_is_trusted_until_three_guesses_left_unread(guesses):
 @pytest.mark.parametrize("late", [False, True])
 def test_a_reader_in_a_row_stays_trusted_although_each_tenth_guess_is_in_vain(guesses, late):
     for number in range(500):
-        guesses.guess(used=number % 10 > 0, late=late)
+        guesses.guess(hits=5 * (number % 10 > 0), late=late and number % 10 > 0)
         assert guesses.trusted
 
 
 def test_guesses_of_which_half_are_right_are_not_trusted(guesses):
     """At random, many unread pages are read by chance before they leave, as the displaced pages would be."""
     for number in range(100):
-        guesses.guess(used=number % 2 > 0)
+        guesses.guess(hits=5 * (number % 2))
+    assert not guesses.trusted
+
+
+def test_a_few_hits_before_a_page_leaves_do_not_repay_it(guesses):
+    for _ in range(10):
+        guesses.guess(hits=4)
     assert not guesses.trusted
 
 
 def test_an_untrusted_group_is_tested_by_one_page_in_eight_and_recovers(guesses):
     for _ in range(30):
-        guesses.guess(used=False)
+        guesses.guess(hits=0)
     trusted = [
         page for page in ((hashed, 1) for hashed in range(1, 801)) if guesses.accuracy.trusts(page, GROUP)
     ]
     assert 60 <= len(trusted) <= 140
     for _ in range(30):
-        guesses.guess(used=True)
+        guesses.guess(hits=5)
     assert guesses.trusted
 
 
 def test_resident_guesses_are_not_judged_and_do_not_hide_those_that_have_left(guesses):
     """Many guesses stay unread in the cache. Those behind them leave."""
     for page in PAGES[1000:1100]:
-        guesses.resident.add(page)
-        guesses.accuracy.note_fetched(page, GROUP, guesses.resident.__contains__, read=False)
+        guesses.hits[page] = 4
+        guesses.accuracy.note_fetched(page, GROUP, 5, guesses.hits.get, read=False)
     assert guesses.trusted
     for _ in range(60):
-        guesses.guess(used=False)
+        guesses.guess(hits=0)
     assert not guesses.trusted
 
 
-def test_unread_guesses_are_bounded(guesses):
+def test_guesses_that_are_not_judged_yet_are_bounded(guesses):
     for page in PAGES[:3000]:
-        guesses.accuracy.note_fetched(page, GROUP, lambda _: True, read=False)
-    assert len(guesses.accuracy._unread) == 1024
+        guesses.accuracy.note_fetched(page, GROUP, 5, lambda _: 0, read=False)
+    assert len(guesses.accuracy._open) == 1024

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.origin.memory import Barrier
@@ -195,6 +196,21 @@ class TestLongPages:
     def test_readers_in_a_row_are_read_ahead_once_they_have_cost_a_good_part_of_a_page(self, length, reads):
         counts = self.guesses([(number * length, length) for number in range(reads)])
         assert counts == [0] * (reads - 1) + [2]
+
+    @pytest.mark.parametrize(("length", "guessed"), [(100_000, [1, 2]), (MIB, [2])])
+    def test_a_page_that_its_reader_has_reached_is_fetched_only_for_short_reads(self, length, guessed):
+        """The fetch of the page brings once more the bytes that are on their way."""
+        parts, ref = Parts(page_size=4 * MIB, whole_bytes=0), ObjectRef("b", "k")
+        for start in range(0, 3 * MIB, length):
+            parts.note(ref, self.META, Span(start, start + length), room_bytes=1 << 30)
+        parts.note_wanted(object_hash(ref), 1)
+        assert [guess.number for guess in iter(parts.soon, None)] == guessed
+
+    def test_a_page_that_its_reader_has_passed_is_not_guessed_any_more(self):
+        parts, ref = Parts(page_size=4 * MIB, whole_bytes=0), ObjectRef("b", "k")
+        for start in range(0, 6 * MIB, MIB):
+            parts.note(ref, self.META, Span(start, start + MIB), room_bytes=1 << 30)
+        assert [guess.number for guess in iter(parts.soon, None)] == [2, 3]
 
     def test_a_reader_whose_other_reads_are_hits_is_read_ahead_after_a_few_pages(self):
         """Two reads of each page come while it is fetched. All later ones are hits, which are not noted."""

@@ -213,16 +213,26 @@ def test_readers_of_columns_are_not_slower_than_without_the_proxy_and_get_hits_i
 
 class Shuffled:
     """Clients that read pieces of objects in random order, each piece once in an epoch and in ``ranges``
-    adjacent ranges. The cache has ``share`` of the data.
+    adjacent ranges. The cache has ``share`` of the data, which is ``objects`` of ``pages`` pages each.
     """
 
-    def __init__(self, folder: Path, share: float, piece: int, ranges: int, *, prefetching: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        share: float,
+        piece: int,
+        ranges: int,
+        *,
+        prefetching: bool,
+        objects: int = 8,
+        pages: int = 5,
+    ) -> None:
         self.loop = VirtualLoop()
         self.origin = ShapedOrigin(0.02 if prefetching else 0.005, 25e6 if prefetching else 1e8)
-        self.keys, size = [f"k{number}" for number in range(8)], 5 * PAGE_BYTES
+        self.keys, size = [f"k{number}" for number in range(objects)], pages * PAGE_BYTES
         for key in self.keys:
             self.origin.put(BUCKET, key, bytes(size))
-        self.pieces = [(key, start) for key in self.keys for start in range(0, size - piece, piece)]
+        self.pieces = [(key, start) for key in self.keys for start in range(0, size - piece + 1, piece)]
         self.cuts = [piece * number // ranges for number in range(ranges + 1)]
         self.rng = np.random.default_rng(3)
         self.proxy = VirtualProxy(
@@ -290,6 +300,25 @@ def test_pieces_at_random_are_not_read_ahead_if_few_pages_have_a_place(tmp_path,
     first, *later = shuffled.run(4, 3)
     assert first[0] <= 1.1
     assert all(time <= 1.05 and moved <= 1.35 for time, moved in later)
+
+
+def test_readers_in_a_row_over_a_full_link_get_no_page_that_they_are_reading(tmp_path):
+    """Guesses wait for the link, and their readers are faster. A page of which a reader has a quarter already
+    would bring that quarter again.
+    """
+    shuffled = Shuffled(tmp_path, 0.3, 20 * PAGE_BYTES, 80, prefetching=True, objects=16, pages=20)
+    first, *later = shuffled.run(16, 2)
+    assert first[0] <= 1.1
+    assert all(time <= 1 and moved <= 1 for time, moved in later)
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_pages_that_are_read_in_parts_are_fetched_once_beside_others(tmp_path, parts):
+    """Readers in a row over a slow link. A page comes long after its first part was asked for. It must get a
+    place nevertheless: its reader asks for the next part now.
+    """
+    shuffled = Shuffled(tmp_path, 0.15, 20 * PAGE_BYTES, 20 * parts, prefetching=True, objects=8, pages=20)
+    assert all(time <= 1.1 and moved <= 1.1 for time, moved in shuffled.run(8, 3))
 
 
 class StreamedOrigin(MemoryOrigin):

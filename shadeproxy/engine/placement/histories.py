@@ -6,6 +6,7 @@ job's order or scores predicted it. Explained reads are in no history, because t
 reads of the page.
 """
 
+from collections.abc import Iterable
 from operator import itemgetter
 
 import numpy as np
@@ -38,6 +39,7 @@ ghosts take 0.6 % of the capacity.
 
 _LEAST_GHOSTS = 4096
 _MOST_GHOSTS = 1 << 26
+_MOST_AWAITED = 8192
 _BATCHES_PER_REFRESH = 16  # A factor for times of many hits: a learnt table then serves for seconds.
 _LEAST_SLOTS = 1024
 WORTH_COLUMNS = 4
@@ -73,6 +75,7 @@ class PageHistories:
         self._kernels = None if self.ghosts.kernels is None else kernels.HistoryKernels(self.ghosts.kernels)
         self._observed: list[tuple[int, int, float]] = []  # Page, group, tick.
         self._missed: list[tuple[int, int, float]] = []  # The same, for misses that no ghost has yet.
+        self._awaited: set[int] = set()  # Pages that unexplained reads have missed, and that have not come.
         self.restored = False
         """True if the histories of an earlier process were restored."""
 
@@ -141,8 +144,25 @@ class PageHistories:
         adds them to the ghosts, and is called before anything looks at ghosts.
         """
         self._missed.append((page, group, tick))
+        self._awaited.add(page)
         if len(self._missed) >= _MISSES_TOGETHER:
             self._settle()
+
+    def arrived(self, object_hashes: Iterable[int], numbers: Iterable[int], tick: float) -> None:
+        """Date the reads that waited for pages to ``tick``, because the pages have come from the origin.
+
+        A reader in a row asks for the next part only when it has this one. So the time that a page was under
+        way says nothing about its next read.
+        """
+        come: list[int] = []
+        for hashed, number in zip(object_hashes, numbers, strict=True):
+            page = page_hash(hashed, number) if number else hashed
+            if page in self._awaited:
+                come.append(page)
+        if come:
+            self._awaited.difference_update(come)
+            self._settle()
+            self.ghosts.touch(come, tick)
 
     def _settle(self) -> None:
         """Add the collected misses to the ghosts, the oldest first."""
@@ -152,6 +172,8 @@ class PageHistories:
         self._missed = []
         self.learner.make_room(max(map(itemgetter(1), missed)))
         self.ghosts.read_many(missed, self.learner.prefix_of)
+        if len(self._awaited) > _MOST_AWAITED:
+            self._awaited.clear()  # Many of these pages will not come, because their reads failed.
         self._observed += missed
         if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
             self.learn(missed[-1][2])

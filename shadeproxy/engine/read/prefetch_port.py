@@ -182,9 +182,13 @@ class PrefetchPort:
         """Return the prefix group of an object."""
         return self._cache.groups.of(ref)
 
-    def is_resident(self, page: tuple[int, int]) -> bool:
-        """Return whether a page, given by object hash and number, is in a tier."""
-        return self._cache.residents.occupant(*page) is not None
+    def hits(self, page: tuple[int, int]) -> int | None:
+        """Return how often a page, given by object hash and number, was read since it came into a tier;
+        None if it is in none.
+        """
+        slot = self._cache.residents.occupant(*page)
+        # The read for which a page comes counts as a use, and a prefetched page comes for none.
+        return None if slot is None else int(self._cache.residents.uses[slot]) - 1
 
     @property
     def capacity_bytes(self) -> int:

@@ -91,10 +91,13 @@ class PageAdmission:
         after the write.
         """
         told: _Told = {}
+        hashes = [object_hash(new.page.ref) for new in pages]
+        numbers = [new.page.number for new in pages]
+        self._placement.histories.arrived(hashes, numbers, self._placement.tick)
         together = self._may_go_together(pages)
         try:
-            if not (together and self._fill_room(pages, told)):
-                self._insert_each(pages, told, together=together)
+            if not (together and self._fill_room(pages, hashes, told)):
+                self._insert_each(pages, hashes, told, together=together)
         finally:
             if len(told) < len(pages):
                 left = [new for new in pages if id(new) not in told]
@@ -103,15 +106,18 @@ class PageAdmission:
             if error is not None:
                 raise error
 
-    def _insert_each(self, pages: Sequence[NewPage], told: _Told, *, together: bool) -> None:
+    def _insert_each(
+        self, pages: Sequence[NewPage], hashes: Sequence[int], told: _Told, *, together: bool
+    ) -> None:
         # A small tier has no eviction pool: for each new page, all pages of the tier are ranked.
         big = together and len(self._media) == 1 and self._residents.members[0].count > SAMPLE
         left = pages
         while left:
             count = self._placement.together(0) if big else len(left)
             some, left = left[:count], left[count:]
+            own, hashes = hashes[:count], hashes[count:]
             if big and len(some) >= self._placement.least_together:
-                some = self._take_over(some, told)
+                some = self._take_over(some, own, told)
             for new in some:
                 self._insert(new, told)
 
@@ -125,7 +131,7 @@ class PageAdmission:
             and len({(new.page.ref, new.page.number) for new in pages}) == len(pages)
         )
 
-    def _fill_room(self, pages: Sequence[NewPage], told: _Told) -> bool:
+    def _fill_room(self, pages: Sequence[NewPage], hashes: Sequence[int], told: _Told) -> bool:
         """Store all pages in one piece of free room. If no piece is long enough, return False with nothing
         done.
         """
@@ -137,7 +143,6 @@ class PageAdmission:
             room_bytes -= tier.capacity_bytes // _FEW_NEED
         if sum([len(new.body) for new in pages]) > room_bytes:
             return False
-        hashes = [object_hash(new.page.ref) for new in pages]
         for hashed, new in zip(hashes, pages, strict=True):
             if self._residents.occupant(hashed, new.page.number) is not None:
                 return False
@@ -150,11 +155,11 @@ class PageAdmission:
         self._write_new(records, locations, told)
         return True
 
-    def _take_over(self, pages: Sequence[NewPage], told: _Told) -> list[NewPage]:
+    def _take_over(self, pages: Sequence[NewPage], hashes: Sequence[int], told: _Told) -> list[NewPage]:
         """Store pages in free room or in the places of victims that they beat. Return the pages that must be
         decided one by one.
         """
-        tier, hashes = self._media[0].tier, [object_hash(new.page.ref) for new in pages]
+        tier = self._media[0].tier
         bars = self._placement.bars(
             AdmissionCandidates(
                 np.array(hashes, np.uint64),

@@ -5,6 +5,7 @@ the set that was read longest ago. Laws: no coroutines; memory is fixed at the s
 is mistaken for another is eight in 2^32, and a mistake costs one wrong guess.
 """
 
+from collections.abc import Iterable
 from math import log2
 from typing import NamedTuple
 
@@ -156,6 +157,15 @@ class Ghosts:
         self._tags[at], self._lasts[at] = page & _TAG or 1, now % _WRAP
         self._gaps[at] = min(round(log2(max(history.gap, 1.0)) * _STEPS), 255)
         self._reads[at], self._states[at], self._prefixes[at] = history.reads, history.state, prefix
+
+    def touch(self, pages: Iterable[int], tick: float) -> None:
+        """Date the latest reads of pages to ``tick``. No read is added, and no page gets a history."""
+        now = int(tick) % _WRAP
+        for page in pages:
+            tag, start = page & _TAG or 1, (page >> 32) * self._sets // _WRAP * _WAYS
+            tags = self._tags[start : start + _WAYS].tolist()
+            if tag in tags:
+                self._lasts[start + tags.index(tag)] = now
 
     def find_many(self, pages: Hashes, tick: float) -> GhostColumns:
         """Return the histories of many pages; see ``find``."""

@@ -85,6 +85,52 @@ def test_misses_count_before_a_page_has_a_slot(residents, histories):
     assert histories.rates(np.array([slot]), tick + 300)[0] > 0
 
 
+@pytest.fixture
+def tick(residents, histories):
+    """Return the tick after many reads: each page was read again after four reads, ten times in all."""
+    tick = 0.0
+    for start in range(1000, 1200, 4):
+        slots = [enter(residents, histories, start + n) for n in range(4)]
+        for slot in 10 * slots:
+            tick += 1
+            histories.read(slot, tick)
+    histories.learn(tick)
+    return tick
+
+
+def rate_of(histories, page, tick):
+    return histories.rates_of(np.array([HASHES[page]], np.uint64), np.zeros(1, np.uint32), tick)[0]
+
+
+def test_the_time_that_a_page_was_under_way_says_nothing_about_its_next_read(histories, tick):
+    """A reader in a row waits for each part before it asks for the next."""
+    for page in (1, 2):
+        for read in range(3):
+            histories.missed(HASHES[page], 0, tick + 4 * read)
+    soon = rate_of(histories, 1, tick + 8)
+    histories.arrived([HASHES[1], HASHES[3]], [0, 0], tick + 100)
+    assert rate_of(histories, 1, tick + 100) == pytest.approx(soon)
+    assert rate_of(histories, 2, tick + 100) < soon / 2, "this page has not come"
+    assert rate_of(histories, 3, tick + 100) == 0, "no read waited for this page"
+    assert histories.ghosts.find(HASHES[1], tick + 100).history.reads == 3
+
+
+def test_a_page_that_no_new_read_waited_for_keeps_its_age(histories, tick):
+    """An order or scores explain the read, or the page is prefetched."""
+    for read in range(3):
+        histories.missed(HASHES[1], 0, tick + 4 * read)
+    histories.arrived([HASHES[1]], [0], tick + 8)
+    late = rate_of(histories, 1, tick + 100)
+    histories.arrived([HASHES[1]], [0], tick + 100)
+    assert rate_of(histories, 1, tick + 100) == late
+
+
+def test_pages_that_never_come_are_not_awaited_for_ever(histories):
+    for number in range(20_000):
+        histories.missed(HASHES[number % 5000] ^ number, 0, float(number))
+    assert len(histories._awaited) <= 8192 + 64
+
+
 def test_pages_of_an_earlier_process_get_a_history_from_their_uses(residents, histories):
     slots = np.array([enter(residents, histories, n, 0.0) for n in range(3)])
     residents.uses[slots] = [0, 1, 11]
