@@ -67,8 +67,12 @@ def columns(session: Session) -> None:
 
 
 def last(session: Session) -> None:
+    """Read the last bytes of an object; see ``last_of``."""
+    last_of(session, session.pick(4096, *_MIDDLE, *_EDGES, *_EDGES, *_IN_COLUMNS, *_BIG))
+
+
+def last_of(session: Session, number: int) -> None:
     """Read the last bytes: a few, those of several pages, or all. Half of the reads name the version."""
-    number = session.pick(4096, *_MIDDLE, *_EDGES, *_EDGES, *_IN_COLUMNS, *_BIG)
     size_bytes = session.data.sizes[number]
     count = session.random.choice(_LAST_BYTES)
     named = session.random.random() < 0.5
