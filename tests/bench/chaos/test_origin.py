@@ -135,6 +135,18 @@ def test_an_object_changes_under_its_reader(origin, tmp_path):
     assert (status, fields["ETag"], body) == (200, DATA.tag(CHANGING, 2), DATA.body(CHANGING, 2))
 
 
+def test_the_last_bytes_of_some_objects_are_refused(origin):
+    served, numbers = origin(), DATA.ranges[4096][:5]
+    assert sorted(served.ask("GET", number, range="bytes=-9")[0] for number in numbers) == [
+        206,
+        206,
+        206,
+        400,
+        501,
+    ]
+    assert [served.ask("GET", number, range="bytes=4087-")[0] for number in numbers] == [206] * 5
+
+
 def test_what_was_written_outlives_a_kill(origin):
     served = origin("LOST_ANSWER", then=("", "OK_ERROR"))
     number = DATA.ranges[4096][0]

@@ -83,6 +83,20 @@ async def test_a_client_sees_what_is_no_right_part(answer, outcome):
     await judge(PART, answer, outcome)
 
 
+@pytest.mark.parametrize(("offset", "field"), [(1000, "bytes=1000-1499"), (99_500, "bytes=-500")])
+async def test_a_part_at_the_end_is_asked_for_as_the_last_bytes(offset, field):
+    asked = []
+
+    async def serve(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        out.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    await read(("127.0.0.1", server.sockets[0].getsockname()[1]), PIECE._replace(offset=offset, length=500))
+    server.close()
+    assert f"\r\nRange: {field}\r\n".encode() in asked[0]
+
+
 async def judge(piece, answer, outcome):
     """Assert that ``answer`` to a read of ``piece`` gives ``outcome``."""
 

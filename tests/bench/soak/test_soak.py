@@ -26,6 +26,7 @@ _KINDS = {
     "columns",
     "head",
     "if-match",
+    "last bytes",
     "pipelined",
     "304",
     "412",

@@ -35,6 +35,14 @@ _XML = {"Content-Type": "application/xml"}
 _KNOWN_CHECKSUMS = 4096
 _THROTTLE_S, _REFUSE_S, _DELAY_S = 0.5, 1.0, 1.5
 _CHANGE_EVERY_S = 0.3
+_REFUSED_LAST_BYTES = {
+    1: ("501 Not Implemented", "NotImplemented"),
+    2: ("400 Bad Request", "InvalidArgument"),
+}
+_REFUSED_STRIDE = 5
+"""Refusals of the last bytes (``Range: bytes=-n``) of an object, by its number modulo five. Origins that do
+not support such ranges answer so.
+"""
 _UPLOAD_BYTES = 64 * 1024
 """Smallest upload whose body is sent only after its head was answered. A smaller upload arrives together with
 its head, so no fault can be injected between its head and its body.
@@ -75,6 +83,11 @@ class ChaosOrigin(SoakOrigin):
     def is_checked(self, number: int) -> bool:
         """Return whether the answer to a GET of the whole object has a checksum."""
         return number % 2 == 0 and self.data.sizes[number] > 0
+
+    def refused_last_bytes(self, number: int, fields: Fields) -> tuple[str, str] | None:
+        """Return status and code of the answer, if ``fields`` ask for last bytes that are refused."""
+        asks = fields.get("range", "").startswith("bytes=-")
+        return _REFUSED_LAST_BYTES.get(number % _REFUSED_STRIDE) if asks else None
 
     def checksum(self, number: int) -> str:
         """Return the CRC-32 of the present body, as base64."""
@@ -148,6 +161,8 @@ class ChaosConnection(SoakConnection):
         asked = {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
         if number is not None and ("uploads" in asked or "uploadId" in asked):
             return self._multipart(method, number, asked, fields, body)
+        if number is not None and (refused := self._origin.refused_last_bytes(number, fields)) is not None:
+            return error_of(*refused, method)
         parts = super().answer(method, target, fields, body)
         if number is not None and self._operation(method, target, fields) == wire.CHECKED:
             line = f"x-amz-checksum-crc32: {self._origin.checksum(number)}\r\n\r\n".encode()
@@ -167,6 +182,8 @@ class ChaosConnection(SoakConnection):
         return self._read(number, fields)
 
     def _read(self, number: int, fields: Fields) -> str:
+        if self._origin.refused_last_bytes(number, fields) is not None:
+            return wire.HEAD
         if self._origin.data.is_of_origin(number) and "if-match" in fields:
             return wire.CHANGING
         if "range" in fields:

@@ -16,6 +16,8 @@ _TIMEOUT_S = 30.0
 # Part of the proxy's error message for a write that was sent to the origin, but not answered. The origin may
 # or may not have carried out such a write.
 _UNKNOWN = b"so it may have carried out the request"
+Span = tuple[int, int | None]
+"""The bytes [start, stop) of an object. ``(-n, None)``: its last ``n`` bytes."""
 _GONE = (OSError, Cut)
 _PART_BYTES = 1_500
 _PARTS = [
@@ -40,13 +42,13 @@ class Connection:
     def close(self) -> None:
         self._link.close()
 
-    def get(self, key: str, span: tuple[int, int] | None = None) -> None:
-        """Read an object, or its bytes [start, stop), and compare the answer with the truth."""
+    def get(self, key: str, span: Span | None = None) -> None:
+        """Read an object or a span of it, and compare the answer with the truth."""
         least = self._truth.least(key)
         self._link.send(_request("GET", key, _range_of(span)))
         self._judge(key, least, span)
 
-    def get_all(self, keys: Sequence[str], span: tuple[int, int] | None = None) -> None:
+    def get_all(self, keys: Sequence[str], span: Span | None = None) -> None:
         """Send the requests for many objects, or for the same bytes of each, at once. Compare all answers
         with the truth.
         """
@@ -71,7 +73,7 @@ class Connection:
         elif answer.status != 503 and not (answer.status == 500 and _UNKNOWN in answer.document):
             self._truth.wrong.append(f"write of {key}: {answer.status}")
 
-    def _judge(self, key: str, least: int, span: tuple[int, int] | None) -> None:
+    def _judge(self, key: str, least: int, span: Span | None) -> None:
         answer = self._link.receive()
         source = answer.fields.get("x-shade-cache", "none")
         self._sources[f"{answer.status} {source}" if answer.status >= 400 else source] += 1
@@ -89,8 +91,11 @@ def _request(method: str, key: str, fields: Mapping[str, str] | None = None) -> 
     return head_of(method, f"/{BUCKET}/{key}", [("Host", "localhost"), *(fields or {}).items()])
 
 
-def _range_of(span: tuple[int, int] | None) -> dict[str, str]:
-    return {} if span is None else {"Range": f"bytes={span[0]}-{span[1] - 1}"}
+def _range_of(span: Span | None) -> dict[str, str]:
+    if span is None:
+        return {}
+    start, stop = span
+    return {"Range": f"bytes={start}" if stop is None else f"bytes={start}-{stop - 1}"}
 
 
 class Crowd:
@@ -132,6 +137,8 @@ class Crowd:
         key = rng.choice(KEYS if draw < 0.8 else FIXED_KEYS)
         if draw < 0.2:
             connection.write(rng.choice(own))
+        elif draw < 0.23:
+            connection.get(key, (-rng.randrange(1, 30_000), None))
         elif draw < 0.3:
             start = rng.randrange(30_000)
             connection.get(key, (start, start + rng.randrange(1, 20_000)))

@@ -145,10 +145,10 @@ class Family:
         home.start(die_at=step, armed=armed, seed=rng.randrange(1 << 30))
         if how == "killed while it starts":
             time.sleep(rng.random() * _START_S)
-            self._bury(how, home.kill())
+            self._bury(how, home.kill(), ready=False)
             return
         if not home.wait_ready():
-            self._bury(how, home.end())
+            self._bury(how, home.end(), ready=False)
             return
         if not step:
             self._look(quiet=quiet)
@@ -243,7 +243,8 @@ class Family:
 
     # ------------------------------------------------------------------ afterwards
 
-    def _bury(self, how: str, status: int) -> None:
+    def _bury(self, how: str, status: int, *, ready: bool = True) -> None:
+        """Judge the end of a life. ``ready``: its proxy became ready."""
         home, found, board = self._home, self._found, self._home.board
         said = home.said()
         for mark, name in _NOTICED.items():
@@ -265,7 +266,8 @@ class Family:
             self._fail(how, text)
         recovered = bool(board.cells[PLACED]) and not board.cells[AWAITED]
         self._pages = int(board.cells[KEPT]) if recovered else None
-        self._clean, self._whole = status == 0, True
+        # A proxy that died while it started may not have read the damaged files, so the next one will.
+        self._clean, self._whole = status == 0, self._whole or ready
         self._truth.look(settled=self._origin is None)
 
     def _refused(self, said: str) -> None:
@@ -279,6 +281,7 @@ class Family:
             self._fail("a refusal", f"it says not what to change: {text}")
         for path in (self._home.ram, self._home.disk, self._home.state):
             shutil.rmtree(path, ignore_errors=True)
+        self._whole = True
         self._scribe.forget()
 
     def _between(self) -> None:

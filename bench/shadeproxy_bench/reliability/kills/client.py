@@ -34,7 +34,7 @@ class End(NamedTuple):
 async def read(address: tuple[str, int], piece: Piece) -> End:
     """Read an object, or a range of it, over a new connection. Return how the read ended."""
     version, right = 0, "200" if piece.range_field is None else "206"
-    asked = "" if piece.range_field is None else f"Range: {piece.range_field}\r\n"
+    asked = "" if piece.range_field is None else f"Range: {_range_of(piece)}\r\n"
 
     async def ask(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:
         nonlocal version
@@ -50,6 +50,12 @@ async def read(address: tuple[str, int], piece: Piece) -> End:
 
     end = await _converse(address, piece, ask, CUT)
     return end._replace(version=version)
+
+
+def _range_of(piece: Piece) -> str | None:
+    """Return the value of the header field Range. A part at the end is asked for as the last bytes."""
+    ends = 0 < piece.length == piece.size_bytes - piece.offset
+    return f"bytes=-{piece.length}" if ends else piece.range_field
 
 
 async def write(address: tuple[str, int], piece: Piece, version: int, choices: random.Random) -> End:

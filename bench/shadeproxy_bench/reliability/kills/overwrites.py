@@ -25,8 +25,10 @@ SIZES: Final = (4_096, 100_000, 1_000_000) * 6 + (LONG_BYTES,) * 2
 _FIRST_NUMBER = 90_000_000
 _WRITES, _READS, _READERS = 3, 3, 24
 _MOST_WAIT_S = 0.2
-_PART_STARTS, _PART_BYTES, _SHARE_OF_PARTS = (300_000, 1_500_000, 4_400_000), 60_000, 0.5
-"""So many reads of a long object are reads of one of these parts, which the proxy may store alone."""
+_PART_STARTS, _PART_BYTES, _SHARE_OF_PARTS = (300_000, 1_500_000, 4_400_000, 4_940_000), 60_000, 0.5
+"""So many reads of a long object are reads of one of these parts, which the proxy may store alone. The last
+part is asked for as the last bytes.
+"""
 Address = tuple[str, int]
 
 

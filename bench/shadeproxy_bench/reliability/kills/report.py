@@ -10,12 +10,13 @@ from shadeproxy_bench.tables import table
 
 _ABOUT = """\
 A proxy with two workers that accept clients and a coordinator that decides, as real processes before a slow
-origin. In each round 96 clients read 97 new objects (4 KiB to two pages of 4 MiB), each client three of them
+origin. In each round 96 clients read 100 new objects (4 KiB to two pages of 4 MiB), each client three of them
 over new connections, so that the same page is wanted by several clients of both workers. One of the objects
-is read only in eight short parts, which the proxy fetches and stores alone. At a random moment a process is
-lost: a random worker by kill -9, or by SIGSTOP for up to a second, or the coordinator by kill -9. Meanwhile
-20 other objects (4 KB to two pages), which the proxy may keep for ever, are overwritten up to three times
-each, and 24 clients read them, the long ones also in parts. Afterwards all is read once more.
+is read only in eight short parts, which the proxy fetches and stores alone; of three, only the last bytes are
+read (`bytes=-n`). At a random moment a process is lost: a random worker by kill -9, or by SIGSTOP for up to a
+second, or the coordinator by kill -9. Meanwhile 20 other objects (4 KB to two pages), which the proxy may
+keep for ever, are overwritten up to three times each, and 24 clients read them, the long ones also in parts.
+Afterwards all is read once more.
 
 The run fails with: a wrong byte, or an answer that seems whole and is not; a version older than one whose
 upload was answered, or, after a round, another one than the origin has; an upload of which the origin got

@@ -42,6 +42,10 @@ _PARTS, _PART_BYTES, _PART_STEP_BYTES = 8, 60_000, 620_000
 """Another long object is read only in so many parts, each of so many bytes. They are too far apart to make
 the proxy fetch pages, so it stores each part alone.
 """
+_LAST_BYTES = (60_000, 60_000, LONG_BYTES - PAGE_BYTES)
+"""Numbers of last bytes. Further long objects are read only by such ranges, which do not say in which page
+they begin.
+"""
 _CLIENTS, _READS = 96, 3
 _PROCESSES = 3
 _READY_S, _CALM_S = 60.0, 30.0
@@ -158,7 +162,11 @@ class _Kills:
                 pieces.append(Piece(size_bytes, self._number))
         self._number += 1
         starts = range(_PART_STEP_BYTES // 2, LONG_BYTES, _PART_STEP_BYTES)[:_PARTS]
-        return pieces + [Piece(LONG_BYTES, self._number, start, _PART_BYTES) for start in starts]
+        pieces += [Piece(LONG_BYTES, self._number, start, _PART_BYTES) for start in starts]
+        for length in _LAST_BYTES:
+            self._number += 1
+            pieces.append(Piece(LONG_BYTES, self._number, LONG_BYTES - length, length))
+        return pieces
 
     async def _client(self, pieces: Sequence[Piece]) -> list[End]:
         wanted = self._choices.sample(pieces, _READS)

@@ -20,6 +20,7 @@ _EDGES = (PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 2 * PAGE_BYTES + 1)
 _BIG = (2 * PAGE_BYTES + 1, LARGEST_BYTES)
 _IN_COLUMNS = (COLUMNS_BYTES, CHECKED_COLUMNS_BYTES)
 _COLUMNS, _COLUMN_BYTES = 9, 30_000
+_LAST_BYTES = (1, 22, 65_536, 65_536, PAGE_BYTES - 1, PAGE_BYTES + 1, 2 * PAGE_BYTES)
 _WHOLE_INSTEAD = 0.05
 _UNWRITTEN_TRIES = 8
 _PIPELINED = 6
@@ -65,6 +66,23 @@ def columns(session: Session) -> None:
     session.exchange(asked, session.request("GET", number, f"Range: bytes={span[0]}-{span[1] - 1}"))
 
 
+def last(session: Session) -> None:
+    """Read the last bytes of an object; see ``last_of``."""
+    last_of(session, session.pick(4096, *_MIDDLE, *_EDGES, *_EDGES, *_IN_COLUMNS, *_BIG))
+
+
+def last_of(session: Session, number: int) -> None:
+    """Read the last bytes: a few, those of several pages, or all. Half of the reads name the version."""
+    size_bytes = session.data.sizes[number]
+    count = session.random.choice(_LAST_BYTES)
+    named = session.random.random() < 0.5
+    span = (max(size_bytes - count, 0), size_bytes)
+    asked = session.asked("if-match" if named else "last bytes", number, span, 206)
+    tag = session.data.tag(number, asked.before)
+    fields = [f"Range: bytes=-{count}", *([f"If-Match: {tag}"] if named else [])]
+    session.exchange(asked, session.request("GET", number, *fields))
+
+
 def beyond(session: Session) -> None:
     number = session.pick(*_SMALL)
     size_bytes = session.data.sizes[number]
@@ -80,9 +98,13 @@ def head(session: Session) -> None:
 def if_match(session: Session) -> None:
     number = session.pick(*_MIDDLE, *_EDGES)
     span = (0, session.data.sizes[number])
-    asked = session.asked("if-match", number, span, 200)
-    tag = session.data.tag(number, asked.before)
-    session.exchange(asked, session.request("GET", number, f"If-Match: {tag}"))
+    fields: list[str] = []
+    if session.random.random() < 0.5:
+        field, span = _range(session, session.data.sizes[number])
+        fields.append(f"Range: {field}")
+    asked = session.asked("if-match", number, span, 206 if fields else 200)
+    fields.append(f"If-Match: {session.data.tag(number, asked.before)}")
+    session.exchange(asked, session.request("GET", number, *fields))
 
 
 def if_match_fails(session: Session) -> None:
@@ -148,6 +170,7 @@ MIXED: tuple[tuple[Callable[[Session], None], float], ...] = (
     (whole, 44),
     (part, 25),
     (columns, 15),
+    (last, 8),
     (pipelined, 8),
     (head, 8),
     (if_match, 6),

@@ -16,13 +16,14 @@ from shadeproxy_bench.reliability.kit.bodies import (
 )
 from shadeproxy_bench.reliability.kit.link import Cut
 from shadeproxy_bench.reliability.kit.purges import end_of_purge
+from shadeproxy_bench.reliability.soak import reads
 from shadeproxy_bench.reliability.soak.session import Session
 
 _SIZES = (
     *(0, 1, 4096, 100_000, 100_000, 100_000, 1_000_000),
     *(PAGE_BYTES + 1, COLUMNS_BYTES, CHECKED_COLUMNS_BYTES, 2 * PAGE_BYTES + 1),
 )
-_TRIES = 20
+_TRIES, _LAST_FIRST = 20, 0.5
 
 
 def overwrite(session: Session) -> None:
@@ -57,6 +58,9 @@ def overwrite(session: Session) -> None:
     else:
         session.versions.acknowledge(number, version)
         session.tally.answered("put")
+        if body and session.random.random() < _LAST_FIRST:
+            # The proxy knows nothing of the new version, so it must find out where these bytes begin.
+            reads.last_of(session, number)
         whole = session.asked("get", number, (0, len(body)), 200)
         session.exchange(whole, session.request("GET", number))
 
