@@ -133,7 +133,6 @@ TABLE = {
     "api.s3.relay_read": "cluster/test_relaying_by_callbacks.py",
     "api.s3.relay_stream": "api/s3/test_worker_relays.py",
     "engine.freshness.listings": "engine/freshness/test_revalidation.py",
-    "engine.storage.distrust": "engine/test_ownership.py",
     "core.control_groups": "core/test_cores.py",
     "cli.cluster_check": "cli/test_check.py",
     "cli.options": "cli/test_control.py",

@@ -235,7 +235,8 @@ class Workers:
         _, late = await asyncio.wait([future], timeout=limit_s)
         if late:
             _kill_silent(link, limit_s)
-            await future
+            # Not ``await future``: a stop that cancels this task would cancel the future too.
+            await asyncio.wait(late)
 
     async def _watch(self, link: _Link) -> None:
         """Kill the worker when it has sent nothing for some seconds."""

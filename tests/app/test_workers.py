@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -339,3 +341,43 @@ async def test_a_worker_that_has_not_begun_to_serve_may_be_silent(silent):
     workers, _, logs = silent
     await asyncio.sleep(0.3)
     assert (len(workers.numbers), logs) == (1, [])
+
+
+async def test_many_frames_that_come_at_once_are_not_copied_again_and_again():
+    """The rest of the bytes is not copied after each frame: the time would grow with the square of their
+    number.
+    """
+    heard, frames = [], [b"%060d" % number for number in range(4000)]
+    data = b"".join(len(frame).to_bytes(4, "little") + frame for frame in frames)
+    channel = Channel(heard.append, lambda: None)
+    tracemalloc.start()
+    try:
+        channel.data_received(data[:30])
+        channel.data_received(data[30:100])
+        assert heard == frames[:1]
+        held_bytes = tracemalloc.get_traced_memory()[0]
+        channel._heard = lambda _frame: None
+        channel.data_received(data[100:])
+        copied_bytes = tracemalloc.get_traced_memory()[1] - held_bytes
+    finally:
+        tracemalloc.stop()
+    # Two copies: the slice here, and the bytes before them joined to it. The rest would be a third one.
+    assert copied_bytes < 2.5 * len(data)
+
+
+async def test_a_change_that_is_given_up_does_not_cancel_the_confirmation(monkeypatch):
+    """A stop may give a reload up while the worker that was killed has not ended. The end of the worker then
+    sets the result of the confirmation, which must not be cancelled.
+    """
+    monkeypatch.setattr("shadeproxy.app.workers._CONFIRM_S", 0.0)
+    killed, confirmed, serving = [], asyncio.get_running_loop().create_future(), asyncio.Event()
+    serving.set()
+    process = SimpleNamespace(pid=1, kill=lambda: killed.append(1))
+    link = SimpleNamespace(serving=serving, process=process)
+    waiting = asyncio.create_task(Workers._confirmed(None, confirmed, link))
+    while not killed:
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert not confirmed.cancelled()
+    confirmed.set_result(None)

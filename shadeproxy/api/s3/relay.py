@@ -385,7 +385,7 @@ class WorkerProtocol(WatchedClient):
         self.coordinator_full(full=False)
         if self._lane in {_READING, _FORWARDING, _ENDED}:
             return
-        if self._lane == _ONE_REQUEST or self._answer.may_seem_complete:
+        if self._lane == _ONE_REQUEST or self._answer.may_break_off:
             self.cut()
         elif self._lane == _GIVEN and self._client is not None:
             self._lane = _ENDED

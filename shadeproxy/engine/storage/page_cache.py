@@ -26,7 +26,7 @@ from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.admission import PageAdmission, answer_waiter
 from shadeproxy.engine.storage.delegated_writes import DelegatedWrites
-from shadeproxy.engine.storage.distrust import Distrust
+from shadeproxy.engine.storage.distrust import Distrust, mark_groups
 from shadeproxy.engine.storage.erasing import Erasing
 from shadeproxy.engine.storage.hot_pages import HotPages
 from shadeproxy.engine.storage.listing import Listing
@@ -382,7 +382,7 @@ class PageCache:
     def mark_stale(self, bucket: str, namespace: str = OWN) -> None:
         """Mark a bucket's pages stale, so that the origin is asked before they are served again."""
         self.recovery.mark_stale(bucket, namespace)
-        self.residents.mark_stale(self.residents.in_groups(self.groups.candidates(bucket, "", namespace)))
+        mark_groups(self.residents, self.groups.candidates(bucket, "", namespace))
 
     def assert_quiescent(self) -> None:
         """Assert, for tests, that nothing is in flight and that the accounts balance."""

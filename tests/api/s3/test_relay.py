@@ -55,11 +55,11 @@ def test_what_cannot_be_told_is_given_away(answer):
 def test_an_old_client_is_not_let_take_a_broken_end_for_a_good_one():
     answering = AnswerEnd(OLD)
     answering.take(head(200) + b"some")
-    assert answering.may_seem_complete
+    assert answering.may_break_off
     whole = AnswerEnd(OLD)
     whole.take(head(200, b"Content-Length: 4") + b"some")
-    assert not whole.may_seem_complete
-    assert not AnswerEnd(GET).may_seem_complete
+    assert not whole.may_break_off
+    assert not AnswerEnd(GET).may_break_off
 
 
 @pytest.mark.parametrize("peer", ["192.0.2.7", "2001:db8::1", ""])
@@ -138,6 +138,7 @@ class Owned(asyncio.Transport):
     def __init__(self):
         super().__init__()
         self.taken, self.reading, self.closed, self.aborted = b"", True, False, False
+        self.ended = False
 
     def write(self, data):
         self.taken += data
@@ -153,6 +154,12 @@ class Owned(asyncio.Transport):
 
     def abort(self):
         self.aborted = True
+
+    def can_write_eof(self):
+        return True
+
+    def write_eof(self):
+        self.ended = True
 
     def close(self):
         self.closed = True
@@ -383,6 +390,43 @@ async def test_an_answer_that_comes_after_the_timeout_does_not_cut_the_timeout_o
         connection.coordinator_sent(part)
     connection.coordinator_lost()
     assert (client.taken, client.aborted) == (b"503", False)
+    connection.connection_lost(None)
+
+
+CHUNKED = head(200, b"Transfer-Encoding: chunked")
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        ([head(200, b"Content-Length: 4"), b"12"], False),
+        ([head(200, b"Content-Length: 4"), b"12", b"34"], True),
+        ([head(100), head(200, b"Content-Length: 4") + b"123"], False),
+        ([CHUNKED], False),
+        ([CHUNKED + b"2\r\n12"], False),
+        ([CHUNKED + b"2\r\n12\r\n", b"0\r\n\r"], False),
+        ([CHUNKED + b"2\r\n12\r\n", b"0\r", b"\n\r", b"\n"], True),
+        ([CHUNKED + b"0\r\n\r\n"], True),
+        ([CHUNKED + b"0\r\n\r\n" + head(200, b"Content-Length: 4") + b"1234"], True),
+        ([head(403, b"Connection: close", b"Content-Length: 0")], True),
+        ([], True),
+    ],
+)
+async def test_an_answer_that_breaks_off_on_a_connection_that_was_given_away_is_reset(parts, whole):
+    client = Owned()
+
+    async def connect(protocol, _peer):
+        protocol.connection_made(Owned())
+
+    connection = WorkerProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
+    connection.connection_made(client)
+    connection.data_received(b"PUT / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
+    while connection._coordinator is None:
+        await asyncio.sleep(0)
+    for part in parts:
+        connection.coordinator_sent(part)
+    connection._coordinator.connection_lost(None)
+    assert (client.aborted, client.ended) == (not whole, whole)
     connection.connection_lost(None)
 
 
