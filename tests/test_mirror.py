@@ -95,6 +95,7 @@ TABLE = {
     "api.s3.upload.plan": "api/s3/upload/test_body.py",
     "app.bus_errors": "e2e/test_truncated.py",
     "app.channel": "app/test_workers.py",
+    "app.peer_listening": "app/test_workers.py",
     "app.clients": "config/test_namespaces.py",
     "app.listening": "api/control/test_server.py",
     "app.reloadable": "app/test_workers.py",

@@ -1,8 +1,9 @@
 """Messages between the coordinator and a worker, over a socket pair.
 
 The coordinator first sends the ``Opening``. Then it sends new ``ReloadableSettings`` or a new ``Certificate``
-after each change, and the routes of a cluster's newest view. At last it sends an empty frame, at which the
-worker ends in order. A worker sends SERVING once it accepts connections. It also sends its reads, its counts
+after each change, the routes of a cluster's newest view, and the regions of buckets that any process has
+learnt. At last it sends an empty frame, at which the worker ends in order. A worker sends each region that it
+learns itself. It sends SERVING once it accepts connections. It also sends its reads, its counts
 of requests or, if there are none, ALIVE each half second, and an empty frame once it uses new settings or a
 new certificate.
 """
@@ -11,6 +12,7 @@ import asyncio
 import pickle
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar, cast
 
@@ -32,6 +34,7 @@ _MOST_WAITING_BYTES = 4 * 1024 * 1024
 _DECODER = msgspec.msgpack.Decoder(tuple[bytes, list[Kind]])
 _COUNTS_DECODER = msgspec.msgpack.Decoder(list[RequestRow])
 _RELAYS_DECODER = msgspec.msgpack.Decoder(list[RelayRow])
+_REGIONS_DECODER = msgspec.msgpack.Decoder(list[tuple[str, str]])
 _ROUTES_DECODER = msgspec.msgpack.Decoder(RoutesRecord)
 
 END = b""
@@ -41,6 +44,8 @@ SERVING = b"\0"
 REQUESTS = b"\1"
 RELAYS = b"\2"
 ALIVE = b"\4"
+REGIONS = b"\5"
+"""Marks a frame of regions, in both directions."""
 # A frame of a change never begins with this byte, so it marks a frame of routes.
 ROUTES = b"\3"
 
@@ -278,3 +283,26 @@ def pack_routes(record: RoutesRecord) -> bytes:
 def unpack_routes(frame: bytes) -> RoutesRecord:
     """Unpack the routes from ``pack_routes``."""
     return _ROUTES_DECODER.decode(frame[len(ROUTES) :])
+
+
+def pack_regions(regions: list[tuple[str, str]]) -> bytes:
+    """Pack buckets with their regions, as a frame that begins with REGIONS."""
+    return REGIONS + msgspec.msgpack.encode(regions)
+
+
+def unpack_regions(frame: bytes) -> list[tuple[str, str]]:
+    """Unpack the buckets and regions from ``pack_regions``."""
+    return _REGIONS_DECODER.decode(frame[len(REGIONS) :])
+
+
+def first_frame(end: socket.socket) -> bytes:
+    """Read one frame from the socket ``end``. Blocks. End this process if the other end is gone."""
+    length = int.from_bytes(_exactly(end, _LENGTH.size), "little")
+    return _exactly(end, length)
+
+
+def _exactly(end: socket.socket, length: int) -> bytes:
+    data = end.recv(length, socket.MSG_WAITALL)
+    if len(data) < length:
+        sys.exit(1)  # the coordinator is gone already
+    return data

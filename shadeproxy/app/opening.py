@@ -24,6 +24,7 @@ from shadeproxy.app.reload import make_verdicts
 from shadeproxy.app.sharing import JobSharing
 from shadeproxy.app.used_stores import UsedStores
 from shadeproxy.app.worker_fills import fill_memory_bytes
+from shadeproxy.app.workers import Workers
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.ledger import Ledger
@@ -42,6 +43,7 @@ from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.hints.reuse.ghosts import BYTES
 from shadeproxy.origin.base import CallbackOrigin, Origin
+from shadeproxy.origin.bucket_regions import BucketRegions
 from shadeproxy.origin.callback_reads import CallbackReads
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
@@ -120,6 +122,7 @@ class PartOpener:
         self._on_change = on_change
         self._engine: Engine | None = None
         self._tracer: OtelTracer | None = None
+        self._regions = BucketRegions()
         self._limited: LimitedOrigin
         self._origin_share: OriginShare
         self._orders_changed = asyncio.Event()
@@ -182,7 +185,13 @@ class PartOpener:
         """
         settings, clock = self._settings, self._clock
         built = build_origin(
-            settings, clock=clock, providers=providers, health=health, instance=instance, tracer=self._tracer
+            settings,
+            clock=clock,
+            providers=providers,
+            health=health,
+            instance=instance,
+            tracer=self._tracer,
+            regions=self._regions,
         )
         self._limited = built.limited
         self._origin_share = OriginShare(settings.origin, built.limited, built.throttled)
@@ -196,6 +205,12 @@ class PartOpener:
         if settings.origin.kind == "file":
             await origin.probe()  # A missing path is an error of the configuration, not an outage.
         return origin, None if built.gets is None else CallbackReads(built.gets, built.limited, origin)
+
+    def share_regions(self, workers: Workers | None) -> Workers | None:
+        """Keep the regions of buckets the same here and in all workers. Return ``workers``."""
+        if workers is not None:
+            workers.share_regions(self._regions)
+        return workers
 
     def take_part(self, part: float) -> None:
         """Use the part ``part`` (0 to 1) of the origin's limits from now on. Build the origin before."""

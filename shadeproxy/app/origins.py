@@ -10,6 +10,7 @@ from shadeproxy.core.origin_names import AWS, canonical_origin
 from shadeproxy.core.types import SHARED, Upstream
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.bounded import BoundedOrigin
+from shadeproxy.origin.bucket_regions import BucketRegions
 from shadeproxy.origin.credentials import (
     AnonymousCredentials,
     ChainCredentials,
@@ -83,13 +84,14 @@ def build_origin(
     instance: str = "",
     forwards: ForwardSlots | None = None,
     tracer: OtelTracer | None = None,
+    regions: BucketRegions | None = None,
 ) -> BuiltOrigin:
     """Build the origin of the settings, with its limits, retries, checks and time bounds. Raises ConfigError.
 
     ``providers`` may change while the origin is used. ``health`` records the origin's successes and failures.
     ``instance``: the name by which the proxy recognises its own requests to the origin. ``forwards``: the
     slots for forwarded requests, if they are not this origin's own. ``tracer``: makes otel spans of the
-    requests.
+    requests. ``regions``: the regions of buckets that all origins of this process share.
     """
     clock = clock or SystemClock()
     health = health or OriginHealth(clock)
@@ -113,6 +115,7 @@ def build_origin(
             clock=clock,
             health=health,
             instance=instance,
+            regions=regions,
         )
     # Reads by callbacks would bypass a wrapper that delays requests or limits the bandwidth.
     gets = None if server is None or section.delay or section.bandwidth else server.page_gets

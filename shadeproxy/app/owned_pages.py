@@ -18,11 +18,12 @@ from shadeproxy.app.draining import drain
 from shadeproxy.app.handlers import make_peer_handler
 from shadeproxy.app.limits import ClientConnections
 from shadeproxy.app.listening import bind, listen_s3
+from shadeproxy.app.peer_listening import PeerListening
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.reload import SettingsStatus
 from shadeproxy.app.reloadable import is_verbose, remembers
 from shadeproxy.app.tls import ServerTls
-from shadeproxy.app.workers import RELAY_KEEPALIVE_S, PeerListening, Workers, stop_listening
+from shadeproxy.app.workers import RELAY_KEEPALIVE_S, Workers, stop_listening
 from shadeproxy.cluster.membership import Keep, Membership
 from shadeproxy.cluster.node_stats import NodeStats, ask_for_stats
 from shadeproxy.cluster.ownership import LeaseClock, OwnedObjects

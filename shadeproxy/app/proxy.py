@@ -171,7 +171,7 @@ class Proxy:
         openers = make_openers(
             settings, engine, callback_reads, providers, observer, clock=clock, prefetch=prefetch
         )
-        workers = self._make_workers(engine, reloadable, observer, tls, openers)
+        workers = opener.share_regions(self._make_workers(engine, reloadable, observer, tls, openers))
         targets = ReloadTargets(
             authenticator=authenticator,
             rules=rules,
@@ -376,9 +376,7 @@ class Proxy:
         tls: ServerTls | None,
         openers: Openers,
     ) -> Workers | None:
-        """Return the workers, which accept connections and relay what they cannot answer; None if the proxy
-        has none.
-        """
+        """Return the workers, which accept connections; None if the proxy has none."""
         if self._share is None:
             return None
         self._stack.callback(self._share.close)

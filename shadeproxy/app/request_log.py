@@ -13,6 +13,7 @@ import structlog
 
 from shadeproxy.api.s3.exchange import EndedRequest
 from shadeproxy.core.types import JobContext, Source
+from shadeproxy.engine.worker_reads import WorkerReads
 from shadeproxy.telemetry.log import ACCESS_LOG
 from shadeproxy.telemetry.requests import REQUEST_BOUNDS_S, RequestCounts
 
@@ -65,3 +66,17 @@ class RequestLog:
             ms=round(request["duration_s"] * 1000, 2),
             **({"origin_request_id": origin_request_id} if origin_request_id else {}),
         )
+
+
+class WorkerRequestLog(RequestLog):
+    """The request log of a worker. It also tells the coordinator which jobs read objects of other proxies.
+    ``reader``: has the access log, by which the coordinator learns of these jobs.
+    """
+
+    def __init__(self, reader: WorkerReads, *, access_log: bool) -> None:
+        super().__init__(access_log=access_log)
+        self._reader = reader
+
+    def on_forwarded(self, request: EndedRequest) -> None:
+        if request.get("relayed_to") and (job := request["job"]) is not None:
+            self._reader.note_job(request["bucket"], job)

@@ -20,7 +20,6 @@ import uvloop
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
-from shadeproxy.api.s3.exchange import EndedRequest
 from shadeproxy.api.s3.handshake import Handshakes
 from shadeproxy.api.s3.held_answers import HeldAnswers
 from shadeproxy.api.s3.lane import FastLane
@@ -37,6 +36,7 @@ from shadeproxy.app.channel import (
     ALIVE,
     CONFIRMED,
     END,
+    REGIONS,
     ROUTES,
     SERVING,
     Change,
@@ -44,10 +44,13 @@ from shadeproxy.app.channel import (
     FillEnds,
     ForwardEnds,
     Opening,
+    first_frame,
     pack_reads,
+    pack_regions,
     pack_requests,
     unpack_change,
     unpack_opening,
+    unpack_regions,
     unpack_routes,
 )
 from shadeproxy.app.connection_limits import worker_limiter
@@ -55,7 +58,7 @@ from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.origins import build_origin, read_bounds
 from shadeproxy.app.otel import open_tracer
 from shadeproxy.app.reloadable import ReloadableSettings, configure_log, is_verbose, remembers
-from shadeproxy.app.request_log import RequestLog
+from shadeproxy.app.request_log import WorkerRequestLog
 from shadeproxy.app.tls import Certificate, server_context, use_certificate
 from shadeproxy.app.worker_access import SharedReadsAuthorizer
 from shadeproxy.app.worker_cluster import ClusterInWorker, PeerWorkerProtocol
@@ -69,26 +72,13 @@ from shadeproxy.engine.read.fill_memory import FillExtents, FillMemory
 from shadeproxy.engine.read.fill_messages import Outbox
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.worker_reads import WorkerReads
+from shadeproxy.origin.bucket_regions import BucketRegions
 from shadeproxy.telemetry.otel import OtelTracer
 
 _FLUSH_S = 0.05
 _TELL_S = 0.5
 _BACKLOG = 1024
 _LEAST_HELD_BYTES = 16 << 20
-
-
-class WorkerRequestLog(RequestLog):
-    """The request log of a worker. It also tells the coordinator which jobs read objects of other proxies.
-    ``reader``: has the access log, by which the coordinator learns of these jobs.
-    """
-
-    def __init__(self, reader: WorkerReads, *, access_log: bool) -> None:
-        super().__init__(access_log=access_log)
-        self._reader = reader
-
-    def on_forwarded(self, request: EndedRequest) -> None:
-        if request.get("relayed_to") and (job := request["job"]) is not None:
-            self._reader.note_job(request["bucket"], job)
 
 
 class WorkerProcess:
@@ -99,6 +89,8 @@ class WorkerProcess:
         settings, clock = opening.settings, SystemClock()
         self._opening = opening
         self._channel: Channel | None = None
+        self._regions = BucketRegions()
+        self._regions.on_learnt = self._tell_region
         self._servers: list[asyncio.Server] = []
         self._handshakes: list[Handshakes] = []
         self._over = asyncio.Event()
@@ -213,7 +205,11 @@ class WorkerProcess:
         """Open channel and fill memory, and return the object that fetches pages."""
         settings, keys = self._opening.settings, SentKeys()
         gets = build_origin(
-            settings, clock=self._clock, providers={SHARED: keys}, instance=ends.instance
+            settings,
+            clock=self._clock,
+            providers={SHARED: keys},
+            instance=ends.instance,
+            regions=self._regions,
         ).gets
         assert gets is not None, "the coordinator reads by callbacks"
 
@@ -254,6 +250,7 @@ class WorkerProcess:
             clock=self._clock,
             request_log=self._request_log,
             authorizer=self._authorizer,
+            regions=self._regions,
             tracer=self._tracer,
         )
         return forwards
@@ -308,6 +305,10 @@ class WorkerProcess:
             if self._cluster is not None:
                 self._cluster.adopt(unpack_routes(frame))
             return
+        if frame.startswith(REGIONS):
+            for bucket, region in unpack_regions(frame):
+                self._regions.adopt(bucket, region)
+            return
         if frame != END:
             self._adopt(unpack_change(frame))
             return
@@ -359,6 +360,10 @@ class WorkerProcess:
         if self._cluster is not None:
             self._cluster.tell_counts(channel.say)
 
+    def _tell_region(self, bucket: str, region: str) -> None:
+        assert self._channel is not None, "nothing is asked before the channel is open"
+        self._channel.say(pack_regions([(bucket, region)]))
+
     def _tell(self, uses: Uses, kinds: list[Kind]) -> None:
         assert self._channel is not None, "nothing is read before the channel is open"
         try:
@@ -372,7 +377,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
-    opening = unpack_opening(_first_frame(end))
+    opening = unpack_opening(first_frame(end))
     configure_log(opening.reloadable.telemetry, worker=os.getpid())
     raise_descriptor_limit()
     explain_bus_errors()
@@ -384,15 +389,3 @@ async def _serve(opening: Opening, end: socket.socket) -> None:
     async with AsyncExitStack() as stack:
         tracer = await open_tracer(opening.settings, SystemClock(), stack)
         await WorkerProcess(opening, tracer).run(end)
-
-
-def _first_frame(end: socket.socket) -> bytes:
-    length = int.from_bytes(_exactly(end, 4), "little")
-    return _exactly(end, length)
-
-
-def _exactly(end: socket.socket, length: int) -> bytes:
-    data = end.recv(length, socket.MSG_WAITALL)
-    if len(data) < length:
-        sys.exit(1)  # the coordinator is gone already
-    return data

@@ -25,6 +25,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.base import ReadsNow
 from shadeproxy.engine.read.fill_messages import Outbox
+from shadeproxy.origin.bucket_regions import BucketRegions
 from shadeproxy.telemetry.otel import OtelTracer
 
 
@@ -37,7 +38,7 @@ def trailed_budget_bytes(settings: Settings) -> int:
 
 class WorkerForwarding:
     """The forwarding of one worker. ``authorizer``: decides which requests it forwards. ``tracer``: makes
-    otel spans of these requests.
+    otel spans of these requests. ``regions``: the regions of buckets that this process knows.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class WorkerForwarding:
         clock: Clock,
         request_log: RequestLog,
         authorizer: RequestAuthorizer,
+        regions: BucketRegions,
         tracer: OtelTracer | None = None,
     ) -> None:
         keys, bounds = SentKeys(), read_bounds(settings)
@@ -62,6 +64,7 @@ class WorkerForwarding:
             instance=instance,
             forwards=CoordinatorSlots(coordinator),
             tracer=tracer,
+            regions=regions,
         )
         self._origin = ReportedOrigin(built.origin, outbox, clock=clock, bounds=bounds)
         path = WorkerPath(coordinator, self._origin)

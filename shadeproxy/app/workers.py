@@ -10,13 +10,11 @@ import asyncio
 import os
 import secrets
 import socket
-import ssl
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import structlog
 
@@ -25,32 +23,35 @@ from shadeproxy.app.channel import (
     ALIVE,
     CONFIRMED,
     END,
+    REGIONS,
     RELAYS,
     REQUESTS,
     SERVING,
     Change,
     Channel,
-    ClusterEnds,
     Opening,
     nothing,
     pack_change,
     pack_opening,
+    pack_regions,
     pack_routes,
     unpack_reads,
+    unpack_regions,
     unpack_relays,
     unpack_requests,
 )
 from shadeproxy.app.connection_limits import ConnectionLimit
+from shadeproxy.app.peer_listening import PeerListening
 from shadeproxy.app.reloadable import ReloadableSettings
 from shadeproxy.app.tls import Certificate
 from shadeproxy.app.worker_openers import NO_OPENERS, NOTHING_OPENED, Openers
-from shadeproxy.cluster.relay_counts import RelayRow
 from shadeproxy.cluster.worker_routes import RoutesRecord
 from shadeproxy.config import Settings
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.worker_reads import TierFiles
+from shadeproxy.origin.bucket_regions import BucketRegions
 from shadeproxy.telemetry.requests import RequestRow
 from shadeproxy.tiers.store import SegmentStore
 
@@ -107,28 +108,6 @@ class _Link:
     heard: asyncio.Event
 
 
-class PeerListening(NamedTuple):
-    """The listener for the other proxies of a cluster, on which workers accept too. ``node``: this proxy's
-    name. ``secrets``: the values of cluster.secret. ``server``: accepts on this listener in the coordinator,
-    with ``tls``. ``relay``: serves the requests that workers pass on. ``limit``: the limit of connections.
-    ``on_relays``: gets the counts of the requests that workers send to other proxies.
-    """
-
-    node: str
-    secrets: tuple[str, ...]
-    listener: socket.socket
-    server: S3Server
-    tls: ssl.SSLContext | None
-    relay: S3Server
-    limit: ConnectionLimit
-    on_relays: Callable[[list[RelayRow]], None]
-
-    def ends(self, relay: str, row: int) -> ClusterEnds:
-        """Return the part that the worker of ``row`` gets. ``relay``: the address of the server ``relay``."""
-        at, limit = self.listener.fileno(), self.limit.of_worker(row)
-        return ClusterEnds(self.node, at, relay, self.secrets, limit)
-
-
 class Workers:
     """All workers of the proxy. ``on_reads`` gets the reads that they report; ``on_requests`` gets their
     counts of requests.
@@ -172,6 +151,7 @@ class Workers:
         self._claims = claims
         self._on_reads = on_reads
         self._on_requests = on_requests
+        self._regions = BucketRegions()
         self._relays: list[S3Server] = []
         self._listener: socket.socket | None = None
         self._peers: PeerListening | None = None
@@ -210,6 +190,14 @@ class Workers:
         self._routes = pack_routes(record)
         for link in self._links:
             link.channel.say(self._routes)
+
+    def share_regions(self, regions: BucketRegions) -> None:
+        """Keep ``regions`` the same in all processes. Call this before ``start``."""
+        self._regions, regions.on_learnt = regions, self._tell_region
+
+    def _tell_region(self, bucket: str, region: str) -> None:
+        for link in self._links:
+            link.channel.say(pack_regions([(bucket, region)]))
 
     async def adopt(self, change: Change) -> None:
         """Send new settings or a new certificate, and return when no worker uses older ones. A worker that
@@ -302,12 +290,8 @@ class Workers:
                 self.serving.set()
                 serving.set()
                 opened.serve()
-            elif frame.startswith(REQUESTS):
-                self._on_requests(unpack_requests(frame))
-            elif frame.startswith(RELAYS) and self._peers is not None:
-                self._peers.on_relays(unpack_relays(frame))
             elif frame != ALIVE:
-                self._on_reads(*unpack_reads(frame))
+                self._hear_report(frame)
 
         started: list[asyncio.subprocess.Process] = []
         opened, channel = NOTHING_OPENED, None
@@ -371,9 +355,22 @@ class Workers:
                 future.set_result(None)
             unconfirmed.clear()
 
+    def _hear_report(self, frame: bytes) -> None:
+        """Process what a worker reports: its counts, its reads, or the region of a bucket."""
+        if frame.startswith(REQUESTS):
+            self._on_requests(unpack_requests(frame))
+        elif frame.startswith(REGIONS):
+            for bucket, region in unpack_regions(frame):
+                self._regions.learn(bucket, region)
+        elif frame.startswith(RELAYS) and self._peers is not None:
+            self._peers.on_relays(unpack_relays(frame))
+        else:
+            self._on_reads(*unpack_reads(frame))
+
     def _greet(self, channel: Channel, opening: Opening) -> None:
         """Send the first messages to a new worker."""
         channel.say(pack_opening(opening))
+        channel.say(pack_regions(self._regions.all()))
         if self._routes is not None:
             channel.say(self._routes)
         if self._stopping:

@@ -8,21 +8,17 @@ sent as they are.
 """
 
 import re
-from collections import OrderedDict
 from collections.abc import Collection
 from functools import lru_cache
 from typing import Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
-import structlog
-
 from shadeproxy.core.errors import ConfigError, InvalidRequest
 from shadeproxy.core.sigv4 import is_plain_path, path_of_key
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.origin.bucket_regions import BucketRegions
 
 Addressing = Literal["path", "virtual", "auto"]
-
-_log = structlog.get_logger(__name__)
 
 # Bucket names that ``quote`` leaves unchanged.
 _PLAIN_BUCKET = re.compile(r"[A-Za-z0-9._~-]*")
@@ -35,7 +31,6 @@ _REGIONAL_HOST = re.compile(
     r"(s3\.(?:dualstack\.)?)(?:[a-z0-9-]+\.)?(amazonaws\.com(?:\.cn)?(?::\d+)?)", re.IGNORECASE
 )
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{1,30}[a-z0-9]")  # The origin must not choose another server.
-_MOST_REGIONS = 1024
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -92,8 +87,8 @@ class Endpoint:
     ``url``: None means AWS in ``region``. ``addressing``: "auto" means virtual-host style at amazonaws.com
     for buckets whose name is one host label, and path style everywhere else. ``reserved``: names that are no
     buckets at this server. AWS has no such names, so there ``reserved`` is ignored. ``one_region``: True if
-    all buckets are in ``region``, whatever answers say. Raises ConfigError for a URL that cannot be an
-    endpoint.
+    all buckets are in ``region``, whatever answers say. ``regions``: regions of buckets that other endpoints
+    of this process share. Raises ConfigError for a URL that cannot be an endpoint.
     """
 
     def __init__(
@@ -104,6 +99,7 @@ class Endpoint:
         addressing: Addressing = "auto",
         reserved: Collection[str] = RESERVED_NAMES,
         one_region: bool = False,
+        regions: BucketRegions | None = None,
     ) -> None:
         self.url = (url or f"https://s3.{region}.amazonaws.com").rstrip("/")
         parts = urlsplit(self.url)
@@ -123,9 +119,10 @@ class Endpoint:
         self._reserved = frozenset() if self.is_aws else frozenset(reserved)
         self._region = region
         self._one_region = one_region
-        self._regions: OrderedDict[str, str] = OrderedDict()  # By bucket, if it is another one.
+        self._regions = BucketRegions() if regions is None else regions
         # The target of a bucket is cached, because its objects differ only in their keys.
         self._bucket_target = lru_cache(maxsize=1024)(self._target_of_bucket)
+        self._regions.watch(self._bucket_target.cache_clear)
 
     def target(self, ref: ObjectRef) -> Target:
         """Return the target of ``ref``. An empty key means the bucket, and an empty bucket the service.
@@ -145,14 +142,9 @@ class Endpoint:
         """
         if self._one_region or not bucket or region == asked or _REGION.fullmatch(region) is None:
             return False
-        if region == self._regions.get(bucket, self._region):
+        if region == self._regions.by_bucket.get(bucket, self._region):
             return True  # Another answer has named it since the request was signed.
-        self._regions[bucket] = region
-        self._regions.move_to_end(bucket)
-        if len(self._regions) > _MOST_REGIONS:
-            self._regions.popitem(last=False)
-        self._bucket_target.cache_clear()
-        _log.info("bucket_in_other_region", bucket=bucket, region=region)
+        self._regions.learn(bucket, region)
         return True
 
     def _target_of_bucket(self, bucket: str) -> _BucketTarget:
@@ -171,7 +163,7 @@ class Endpoint:
                 f"{bucket!r} is not the name of a bucket at this origin",
                 hint="origin.reserved_names lists the names that the origin keeps for itself",
             )
-        region = self._regions.get(bucket, self._region)
+        region = self._regions.by_bucket.get(bucket, self._region)
         netloc, host = self._netloc, self._host
         if region != self._region:
             netloc, host = _of_region(netloc, region), _of_region(host, region)

@@ -39,6 +39,7 @@ from shadeproxy.origin.base import (
     Wanted,
     once,
 )
+from shadeproxy.origin.bucket_regions import BucketRegions
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import Head
@@ -80,8 +81,9 @@ class S3Origin:
     the system's. ``http_proxy``: the URL of an HTTP proxy on the way to the server; "" if there is none.
     ``trailing_checksums``: whether the server accepts checksums after a body ("auto": only AWS does); after a
     server has refused one, no more are sent to it. ``reserved_names``: names that mean no bucket at this
-    server. ``one_region``: see ``Endpoint``. ``instance``: the name by which the proxy recognises its own
-    requests if they come back to it. Raises ConfigError for an endpoint or a CA file that cannot be used.
+    server. ``one_region`` and ``regions``: see ``Endpoint``. ``instance``: the name by which the proxy
+    recognises its own requests if they come back to it. Raises ConfigError for an endpoint
+    or a CA file that cannot be used.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class S3Origin:
         trailing_checksums: TrailingChecksums = "auto",
         reserved_names: Collection[str] = RESERVED_NAMES,
         one_region: bool = False,
+        regions: BucketRegions | None = None,
         clock: Clock | None = None,
         health: OriginHealth | None = None,
         instance: str = "",
@@ -110,6 +113,7 @@ class S3Origin:
             addressing=addressing,
             reserved=reserved_names,
             one_region=one_region,
+            regions=regions,
         )
         self._takes_trailers = {"auto": self._endpoint.is_aws, "always": True, "never": False}[
             trailing_checksums

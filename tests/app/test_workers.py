@@ -18,10 +18,11 @@ from structlog.testing import capture_logs
 from shadeproxy.app.channel import ALIVE, CONFIRMED, END, SERVING, Channel, Opening, pack_change
 from shadeproxy.app.connection_limits import ConnectionLimit
 from shadeproxy.app.limits import ClientConnections
+from shadeproxy.app.peer_listening import PeerListening
 from shadeproxy.app.reloadable import build_reloadable
 from shadeproxy.app.worker import WorkerProcess
 from shadeproxy.app.worker_openers import NOTHING_OPENED
-from shadeproxy.app.workers import CRADLE, PeerListening, Workers
+from shadeproxy.app.workers import CRADLE, Workers
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.engine.index.columns import Share

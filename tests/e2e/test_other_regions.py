@@ -3,6 +3,8 @@ requests of a client succeed, as they do without the proxy.
 """
 
 import re
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -129,3 +131,25 @@ def test_workers_that_only_read_learn_the_region_too(serve):
                 assert answer.read() == BODY
         refused = [one for one in origin.asked if one[2] != REGION]
         assert 1 <= len(refused) <= 3  # Each process learns it once.
+
+
+def _put(url: str) -> int:
+    """Return the status of one PUT over a connection of its own, without a repetition."""
+    request = urllib.request.Request(url, data=BODY, method="PUT")
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_the_first_write_of_any_worker_teaches_all_of_them(serve):
+    with far_origin("moved") as origin:
+        proxy = serve(
+            origin__endpoint=origin.url, origin__region="us-east-1", environment=KEYS, s3__workers="4"
+        )
+        assert _put(f"{proxy.s3}/far/first") == 503
+        time.sleep(0.5)
+        assert [_put(f"{proxy.s3}/far/{number}") for number in range(32)] == [200] * 32
+        assert origin.put == [BODY] * 32
+        assert len([one for one in origin.asked if one[2] != REGION]) == 1
