@@ -30,6 +30,7 @@ from shadeproxy.core.deadline import DEFAULT_BOUNDS
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.read.origin_keys import KeySender
 from shadeproxy.engine.read.worker_forwards import WorkerForwards
+from shadeproxy.origin.bucket_regions import BucketRegions
 from shadeproxy.origin.credentials import AnonymousCredentials
 from shadeproxy.origin.limit import LimitedOrigin, Slots
 from shadeproxy.telemetry.otel import OtelTracer
@@ -91,6 +92,7 @@ class ForwardingWorker:
             request_log=log,
             authorizer=authorizer,
             tracer=tracer,
+            regions=BucketRegions(),
         )
         self.connections: set[WorkerProtocol] = set()
         self.relayed = 0
