@@ -364,6 +364,8 @@ async def test_the_first_read_of_a_prefetched_page_is_its_only_one(make_fetching
     slots = table.ready()
     assert table.uses[slots].tolist() == [1] * 50
     assert histories._reads[slots].tolist() == [1] * 50
+    page = object_hash(ObjectRef("b", "k7")), 0
+    assert bench.engine.prefetch_port.hits(page) == 1
     await bench.get("k7")
     assert histories._reads[table.first_page(object_hash(ObjectRef("b", "k7")))] == 2
 
