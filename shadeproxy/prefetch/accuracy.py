@@ -28,8 +28,8 @@ class GuessAccuracy:
 
     def __init__(self) -> None:
         self._right: dict[int, float] = {}
-        # By guess that is not judged yet: its group, and how many hits repay it.
-        self._open: OrderedDict[PageKey, tuple[int, int]] = OrderedDict()
+        self.open: OrderedDict[PageKey, tuple[int, int]] = OrderedDict()
+        """By guess that is not judged yet: its group, and how many hits repay it."""
 
     def trusts(self, page: PageKey, group: int) -> bool:
         """Return whether to fetch a guessed page of ``group``."""
@@ -45,17 +45,38 @@ class GuessAccuracy:
         if read:
             self._learn(group, 1.0)
             return
-        self._open[page] = group, hits
-        if len(self._open) > _MOST_OPEN:
-            self._open.popitem(last=False)
-        for key in list(islice(self._open, _LOOKED_AT)):
-            of_group, needed = self._open[key]
+        self.open[page] = group, hits
+        if len(self.open) > _MOST_OPEN:
+            self.open.popitem(last=False)
+        self._judge(hits_of)
+
+    def note_read(self, page: PageKey, hits_of: Callable[[PageKey], int | None]) -> None:
+        """Record the first read of a page, and judge earlier guesses. Their readers may be done with them, so
+        the next page that comes may displace them. ``hits_of``: as for ``note_fetched``.
+        """
+        if page in self.open:
+            group, needed = self.open[page]
+            if needed <= 1:
+                del self.open[page]
+                self._learn(group, 1.0)
+            self._judge(hits_of)
+
+    def note_missed(self, page: PageKey) -> None:
+        """Record that a reader wants a page that is not resident: if it was guessed, it has left."""
+        if page in self.open:
+            group, _ = self.open.pop(page)
+            self._learn(group, 0.0)
+
+    def _judge(self, hits_of: Callable[[PageKey], int | None]) -> None:
+        """Judge some of the guesses that are repaid, or have left the cache."""
+        for key in list(islice(self.open, _LOOKED_AT)):
+            of_group, needed = self.open[key]
             found = hits_of(key)
             if found is None or found >= needed:
-                del self._open[key]
+                del self.open[key]
                 self._learn(of_group, 0.0 if found is None else 1.0)
             else:
-                self._open.move_to_end(key)
+                self.open.move_to_end(key)
 
     def _learn(self, group: int, right: float) -> None:
         before = self._right.get(group, _FIRST)

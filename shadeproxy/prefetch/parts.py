@@ -183,8 +183,8 @@ class Parts:
         self._guess(known, stream)
 
     def _guess(self, known: _Object, stream: Stream) -> None:
-        # So many reads like the last one would cost half of the page.
-        hits = max(self._page_size // (2 * (stream.last.length + REQUEST_BYTES)), 1)
+        # So many reads like the last one would cost at least half of the page.
+        hits = -(-self._page_size // (2 * (stream.last.length + REQUEST_BYTES)))
         while len(stream.unread) < stream.room and len(self.waiting) < _MOST_GUESSES:
             number = next(stream.coming, None)
             if number is None:

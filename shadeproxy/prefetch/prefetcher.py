@@ -130,18 +130,20 @@ class Prefetcher:
     def note_first_use(self, object_hash: int, number: int) -> None:
         """Implement ``PageObserver``: a prefetched page was read on demand for the first time."""
         self._was_wanted((object_hash, number), lost=False)
+        self._accuracy.note_read((object_hash, number), self._port.hits)
         self._safely(partial(self._parts.note_first_use, object_hash, number))
         self._woken.set()
 
     def note_wanted(self, ref: ObjectRef, number: int, job: JobContext | None) -> None:
         """Implement ``PageObserver``: a reader wants a page that is not resident."""
         self._wanted += 1
-        if self._parts.waiting:
-            self._parts.note_wanted(object_hash(ref), number)
         if self._walks and (job is None or job.job not in self._walks):
             self._beside.note_miss(job or ref)
-        if self._fetched.pages and (key := (object_hash(ref), number)) in self._fetched.pages:
-            self._was_wanted(key, lost=True)
+        if self._parts.waiting or self._accuracy.open or self._fetched.pages:
+            self._parts.note_wanted(*(key := (object_hash(ref), number)))
+            self._accuracy.note_missed(key)
+            if key in self._fetched.pages:
+                self._was_wanted(key, lost=True)
 
     def _was_wanted(self, key: PageKey, *, lost: bool) -> None:
         """Record that a reader wants a page. ``lost``: the page is not resident. Then it was lost if its
@@ -318,9 +320,7 @@ class Prefetcher:
         )
 
     def _may_lie_ready(self) -> bool:
-        """Return whether one more unread page may be in the cache. One is always allowed, however small the
-        tiers are.
-        """
+        """Return whether one more unread page may be in the cache. The first is always allowed."""
         ready_bytes = sum(walk.ready.bytes for walk in self._walks.values())
         size_bytes = int(self._latency.size_bytes)
         return not ready_bytes or ready_bytes + size_bytes <= self._port.capacity_bytes // MOST_READY

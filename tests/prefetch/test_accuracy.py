@@ -91,4 +91,39 @@ def test_resident_guesses_are_not_judged_and_do_not_hide_those_that_have_left(gu
 def test_guesses_that_are_not_judged_yet_are_bounded(guesses):
     for page in PAGES[:3000]:
         guesses.accuracy.note_fetched(page, GROUP, 5, lambda _: 0, read=False)
-    assert len(guesses.accuracy._open) == 1024
+    assert len(guesses.accuracy.open) == 1024
+
+
+def test_a_guess_that_one_hit_repays_is_right_at_its_first_read(guesses):
+    """Its reader goes on to the next page. When that one comes, the page has left already."""
+    for page in PAGES[:20]:
+        guesses.hits[page] = 0
+        guesses.accuracy.note_fetched(page, GROUP, 1, guesses.hits.get, read=False)
+        guesses.hits[page] = 1
+        guesses.accuracy.note_read(page, guesses.hits.get)
+        del guesses.hits[page]
+        assert guesses.trusted
+    assert not guesses.accuracy.open
+
+
+def test_guesses_are_judged_when_the_reader_of_the_next_one_begins(guesses):
+    before = None
+    for page in PAGES[:20]:
+        guesses.hits[page] = 0
+        guesses.accuracy.note_fetched(page, GROUP, 5, guesses.hits.get, read=False)
+        guesses.hits[page] = 1
+        guesses.accuracy.note_read(page, guesses.hits.get)
+        guesses.hits[page] = 5
+        guesses.hits.pop(before, None)
+        before = page
+        assert guesses.trusted
+
+
+def test_a_guess_that_left_unread_is_wrong_although_it_is_fetched_again_for_a_reader(guesses):
+    for page in PAGES[:5]:
+        guesses.hits[page] = 0
+        guesses.accuracy.note_fetched(page, GROUP, 1, guesses.hits.get, read=False)
+        del guesses.hits[page]
+        guesses.accuracy.note_missed(page)
+        guesses.hits[page] = 1
+    assert not guesses.trusted

@@ -206,6 +206,13 @@ class TestLongPages:
         parts.note_wanted(object_hash(ref), 1)
         assert [guess.number for guess in iter(parts.soon, None)] == guessed
 
+    @pytest.mark.parametrize(("length", "hits"), [(4 * MIB, 1), (3 * MIB // 2, 2), (MIB - 65_536, 2)])
+    def test_a_guess_is_repaid_by_hits_for_at_least_half_of_its_page(self, length, hits):
+        parts, ref = Parts(page_size=4 * MIB, whole_bytes=0), ObjectRef("b", "k")
+        for start in (0, length):
+            parts.note(ref, self.META, Span(start, start + length), room_bytes=1 << 30)
+        assert parts.soon().hits == hits
+
     def test_a_page_that_its_reader_has_passed_is_not_guessed_any_more(self):
         parts, ref = Parts(page_size=4 * MIB, whole_bytes=0), ObjectRef("b", "k")
         for start in range(0, 6 * MIB, MIB):

@@ -364,6 +364,8 @@ async def test_the_first_read_of_a_prefetched_page_is_its_only_one(make_fetching
     slots = table.ready()
     assert table.uses[slots].tolist() == [1] * 50
     assert histories._reads[slots].tolist() == [1] * 50
+    page = object_hash(ObjectRef("b", "k7")), 0
+    assert bench.engine.prefetch_port.hits(page) == 1
     await bench.get("k7")
     assert histories._reads[table.first_page(object_hash(ObjectRef("b", "k7")))] == 2
 
@@ -452,8 +454,12 @@ async def test_the_parts_of_a_page_do_not_count_if_the_page_is_fetched_by_a_gues
     visits = bench.cache.partial._density._visits
     page = page_hash(object_hash(ref), 1)
     assert page in visits
+    age = bench.cache.placement.histories.ghosts.find(page, tick := bench.cache.tick())
+    bench.cache.placement.tick = tick + 300
     port, ended = bench.engine.prefetch_port, asyncio.Event()
     (need,) = port.pages(ref, range(1, 2), (await bench.engine.stat(ReadRequest(ref)))[0])
     port.begin(need, lambda _fetched: ended.set())
     await ended.wait()
     assert page not in visits
+    slot = bench.cache.residents.occupant(object_hash(ref), 1)
+    assert bench.cache.placement.histories._of(slot).last == age.history.last, "no reader waited for the page"

@@ -213,7 +213,8 @@ def test_readers_of_columns_are_not_slower_than_without_the_proxy_and_get_hits_i
 
 class Shuffled:
     """Clients that read pieces of objects in random order, each piece once in an epoch and in ``ranges``
-    adjacent ranges. The cache has ``share`` of the data, which is ``objects`` of ``pages`` pages each.
+    adjacent ranges. The cache has ``share`` of the data, which is ``objects`` of ``pages`` pages each. Each
+    read is followed by a pause of ``pause_s``.
     """
 
     def __init__(
@@ -226,6 +227,7 @@ class Shuffled:
         prefetching: bool,
         objects: int = 8,
         pages: int = 5,
+        pause_s: float = 0.0,
     ) -> None:
         self.loop = VirtualLoop()
         self.origin = ShapedOrigin(0.02 if prefetching else 0.005, 25e6 if prefetching else 1e8)
@@ -234,7 +236,7 @@ class Shuffled:
             self.origin.put(BUCKET, key, bytes(size))
         self.pieces = [(key, start) for key in self.keys for start in range(0, size - piece + 1, piece)]
         self.cuts = [piece * number // ranges for number in range(ranges + 1)]
-        self.rng = np.random.default_rng(3)
+        self.rng, self.pause_s = np.random.default_rng(3), pause_s
         self.proxy = VirtualProxy(
             self.origin,
             folder,
@@ -274,6 +276,7 @@ class Shuffled:
                 key, start = todo.pop()
                 for first, stop in pairwise(self.cuts):
                     await get(key, RangeSpec(start + first, start + stop - 1))
+                    await asyncio.sleep(self.pause_s)
 
         await asyncio.gather(*(reader() for _ in range(readers)))
         return self.loop.time() - began_s, self.origin.bytes
@@ -319,6 +322,15 @@ def test_pages_that_are_read_in_parts_are_fetched_once_beside_others(tmp_path, p
     """
     shuffled = Shuffled(tmp_path, 0.15, 20 * PAGE_BYTES, 20 * parts, prefetching=True, objects=8, pages=20)
     assert all(time <= 1.1 and moved <= 1.1 for time, moved in shuffled.run(8, 3))
+
+
+def test_a_reader_of_one_page_at_a_time_is_read_ahead_although_its_pages_leave_soon(tmp_path):
+    """It works between its reads. A page has one hit, and the next page that comes may displace it."""
+    shuffled = Shuffled(
+        tmp_path, 0.15, 20 * PAGE_BYTES, 20, prefetching=True, objects=8, pages=20, pause_s=0.05
+    )
+    _, *later = shuffled.run(1, 4)
+    assert all(time <= 0.8 for time, _ in later)
 
 
 class StreamedOrigin(MemoryOrigin):

@@ -39,7 +39,7 @@ ghosts take 0.6 % of the capacity.
 
 _LEAST_GHOSTS = 4096
 _MOST_GHOSTS = 1 << 26
-_MOST_AWAITED = 8192
+_MOST_AWAITED = 32_768
 _BATCHES_PER_REFRESH = 16  # A factor for times of many hits: a learnt table then serves for seconds.
 _LEAST_SLOTS = 1024
 WORTH_COLUMNS = 4
@@ -75,7 +75,8 @@ class PageHistories:
         self._kernels = None if self.ghosts.kernels is None else kernels.HistoryKernels(self.ghosts.kernels)
         self._observed: list[tuple[int, int, float]] = []  # Page, group, tick.
         self._missed: list[tuple[int, int, float]] = []  # The same, for misses that no ghost has yet.
-        self._awaited: set[int] = set()  # Pages that unexplained reads have missed, and that have not come.
+        # Pages that unexplained reads have missed, and that have not come, by the first such read.
+        self._awaited: dict[int, None] = {}
         self.restored = False
         """True if the histories of an earlier process were restored."""
 
@@ -144,9 +145,13 @@ class PageHistories:
         adds them to the ghosts, and is called before anything looks at ghosts.
         """
         self._missed.append((page, group, tick))
-        self._awaited.add(page)
+        self._awaited[page] = None
         if len(self._missed) >= _MISSES_TOGETHER:
             self._settle()
+
+    def waits_no_more(self, page: int) -> None:
+        """Note that a read waits for a part of a page only. If the page comes later, it comes for others."""
+        self._awaited.pop(page, None)
 
     def arrived(self, object_hashes: Iterable[int], numbers: Iterable[int], tick: float) -> None:
         """Date the reads that waited for pages to ``tick``, because the pages have come from the origin.
@@ -158,9 +163,9 @@ class PageHistories:
         for hashed, number in zip(object_hashes, numbers, strict=True):
             page = page_hash(hashed, number) if number else hashed
             if page in self._awaited:
+                del self._awaited[page]
                 come.append(page)
         if come:
-            self._awaited.difference_update(come)
             self._settle()
             self.ghosts.touch(come, tick)
 
@@ -173,7 +178,8 @@ class PageHistories:
         self.learner.make_room(max(map(itemgetter(1), missed)))
         self.ghosts.read_many(missed, self.learner.prefix_of)
         if len(self._awaited) > _MOST_AWAITED:
-            self._awaited.clear()  # Many of these pages will not come, because their reads failed.
+            # The earliest of these pages will not come, because their reads failed or are answered unstored.
+            self._awaited = dict.fromkeys(list(self._awaited)[_MOST_AWAITED // 2 :])
         self._observed += missed
         if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
             self.learn(missed[-1][2])

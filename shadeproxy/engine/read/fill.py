@@ -184,7 +184,7 @@ class PageFiller:
         if span.start > page.start:
             part = Span(span.start - page.start, page.length)
             self._before_deciding()
-            fetch = self._cache.partial.fetch_part(ref, self._cache.groups.of(ref), page.start, part)
+            fetch = self._cache.partial.fetch_part(ref, number, self._cache.groups.of(ref), page.start, part)
             stored_as = self._stored_as(number, part, fetch)
         self.flights.place(flight, number, part, stored_as)
 

@@ -183,12 +183,11 @@ class PrefetchPort:
         return self._cache.groups.of(ref)
 
     def hits(self, page: tuple[int, int]) -> int | None:
-        """Return how often a page, given by object hash and number, was read since it came into a tier;
-        None if it is in none.
+        """Return how often a prefetched page, given by object hash and number, was read since it came into a
+        tier; None if it is in none. The read that another page comes for would count too.
         """
         slot = self._cache.residents.occupant(*page)
-        # The read for which a page comes counts as a use, and a prefetched page comes for none.
-        return None if slot is None else int(self._cache.residents.uses[slot]) - 1
+        return None if slot is None else int(self._cache.residents.uses[slot])
 
     @property
     def capacity_bytes(self) -> int:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from shadeproxy.core.off_loop import at_once
+from shadeproxy.engine.index.hash_table import page_hash
 from shadeproxy.engine.index.residents import Residents
 from shadeproxy.engine.placement.histories import PageHistories
 
@@ -126,9 +127,15 @@ def test_a_page_that_no_new_read_waited_for_keeps_its_age(histories, tick):
 
 
 def test_pages_that_never_come_are_not_awaited_for_ever(histories):
-    for number in range(20_000):
-        histories.missed(HASHES[number % 5000] ^ number, 0, float(number))
-    assert len(histories._awaited) <= 8192 + 64
+    for number in range(80_000):
+        histories.missed(page_hash(HASHES[1], number), 0, float(number))
+    assert len(histories._awaited) <= 32_768 + 64
+
+
+def test_a_page_is_awaited_while_ten_thousand_others_are(histories):
+    for number in range(80_000):
+        histories.missed(page_hash(HASHES[1], number), 0, float(number))
+        assert number < 10_000 or page_hash(HASHES[1], number - 10_000) in histories._awaited
 
 
 def test_pages_of_an_earlier_process_get_a_history_from_their_uses(residents, histories):
