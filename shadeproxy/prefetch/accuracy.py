@@ -29,7 +29,7 @@ class GuessAccuracy:
     def __init__(self) -> None:
         self._right: dict[int, float] = {}
         self.open: OrderedDict[PageKey, tuple[int, int]] = OrderedDict()
-        """By guess that is not judged yet: its group, and how many hits repay it."""
+        """Guesses that are not judged yet, each with its group, and how many hits repay it."""
 
     def trusts(self, page: PageKey, group: int) -> bool:
         """Return whether to fetch a guessed page of ``group``."""
