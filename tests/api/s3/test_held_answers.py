@@ -86,6 +86,7 @@ async def test_slow_clients_hold_few_pages_and_get_all_bytes(worker, compiled, w
         for _, writer in clients:
             writer.transport.abort()
         await until(lambda: held._held_bytes == 0)
-    # Beside the bodies, there are the heads of answers.
-    assert COUNTED_BYTES < most <= MOST + 1000
+    # Beside the bodies, there are the heads of answers. Over TLS, what waits of an answer is known only in a
+    # later turn of the loop. So one answer more may begin meanwhile, if the machine has nothing else to do.
+    assert COUNTED_BYTES < most <= MOST + 1000 + (SIZE if with_tls else 0)
     assert held.longest[0] == MOST
