@@ -20,6 +20,19 @@ _UNCACHED = ("", "", OWN)
 """The group of missing objects that have no group of their own. No bucket has this name."""
 
 
+GroupFlags = NDArray[np.bool_]
+"""Some groups, for lookups of many pages: shape (g + 2,), where g is the highest of these groups. The element
+of each of them is True. The last element stands for all groups above g, and is False.
+"""
+
+
+def group_flags(groups: list[int]) -> GroupFlags:
+    """Return the flags of these groups."""
+    flags = np.zeros(max(groups, default=-1) + 2, np.bool_)
+    flags[groups] = True
+    return flags
+
+
 class PrefixGroups:
     """Prefix groups as integers 0, 1, 2, ..., one for each (bucket, first key segment, namespace)."""
 

@@ -28,6 +28,7 @@ from shadeproxy.engine.index.columns import (
 from shadeproxy.engine.index.hash_table import page_hash, page_table
 from shadeproxy.engine.index.members import Members, Slots
 from shadeproxy.engine.index.other_pages import OtherPages
+from shadeproxy.engine.index.prefix_groups import GroupFlags
 from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.location import record_bytes
 from shadeproxy.tiers.rows import Rows
@@ -146,12 +147,12 @@ class Residents:
         """Number of slots, in use or free."""
         return self._next_slot
 
-    def in_groups(self, groups: list[int], start: int = 0, stop: int | None = None) -> Slots:
-        """Return the slots from ``start`` to ``stop`` (by default all), in use or free, whose latest page is
-        or was of one of the prefix groups.
+    def in_groups(self, groups: GroupFlags, start: int, stop: int) -> Slots:
+        """Return the slots from ``start`` to ``stop``, in use or free, whose latest page is or was of one of
+        the prefix groups.
         """
-        stop = self._next_slot if stop is None else min(stop, self._next_slot)
-        return np.flatnonzero(np.isin(self.group[start:stop], groups)) + start
+        found = self.group[start : min(stop, self._next_slot)]
+        return np.flatnonzero(groups.take(found, mode="clip")) + start
 
     def pinned_in(self, tier: int) -> Slots:
         """Return all slots with a pinned page of ``tier``."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.off_loop import OffLoop
+from shadeproxy.engine.index.prefix_groups import group_flags
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots
 
 Keep = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
@@ -41,18 +42,13 @@ _BLOCK = 1 << 14
 
 
 def mark_groups(residents: Residents, groups: list[int]) -> None:
-    """Mark all pages of some prefix groups stale: of 1 M pages in 5 to 10 ms."""
-    # Index ``last`` stands for all groups above the highest one, so it stays False.
-    last = max(groups, default=-1) + 1
-    marked = np.zeros(last + 1, np.bool_)
-    marked[groups] = True
+    """Mark all pages of some prefix groups stale."""
+    flags = group_flags(groups)
     for start in range(0, residents.slots, _BLOCK):
         stop = min(start + _BLOCK, residents.slots)
-        slots = np.flatnonzero(marked.take(residents.group[start:stop], mode="clip"))
-        if len(slots) == stop - start:
-            residents.mark_stale(slice(start, stop))
-        elif len(slots):
-            residents.mark_stale(slots + start)
+        slots = residents.in_groups(flags, start, stop)
+        # Most often one bucket has all pages. A slice is then marked in two thirds of the time.
+        residents.mark_stale(slice(start, stop) if len(slots) == stop - start else slots)
 
 
 class Distrust:

@@ -16,6 +16,7 @@ from shadeproxy.core.errors import ShuttingDown, TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.index.columns import NO_TIER
+from shadeproxy.engine.index.prefix_groups import group_flags
 from shadeproxy.engine.index.residents import Residents, Slots
 from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.record_reader import PagePosition, RecordReader
@@ -91,9 +92,9 @@ class ObjectNames:
 
     async def scan(self, groups: list[int]) -> PageColumns:
         """Return the columns of all slots, in use or free, whose page is or was of one of these groups."""
-        parts = [self._columns(np.zeros(0, np.int64))]
+        parts, flags = [self._columns(np.zeros(0, np.int64))], group_flags(groups)
         for start in range(0, self._residents.slots, _SLICE):
-            parts.append(self._columns(self._residents.in_groups(groups, start, start + _SLICE)))
+            parts.append(self._columns(self._residents.in_groups(flags, start, start + _SLICE)))
             await asyncio.sleep(0)
         return await asyncio.to_thread(_joined, parts)
 
