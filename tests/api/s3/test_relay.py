@@ -168,6 +168,20 @@ class Owned(asyncio.Transport):
         return self.closed
 
 
+async def relayed(client, data, coordinator=None, reads=None):
+    """Return the connection of ``client``, once its ``data`` was passed on to a coordinator."""
+
+    async def connect(protocol, _peer):
+        protocol.connection_made(coordinator or Owned())
+
+    connection = WorkerProtocol(reads or Nothing(), connect, set(), keepalive_s=3600.0)
+    connection.connection_made(client)
+    connection.data_received(data)
+    while connection._coordinator is None:
+        await asyncio.sleep(0)
+    return connection
+
+
 class Sent(Owned):
     """A writer that counts the bytes written."""
 
@@ -250,14 +264,7 @@ async def test_an_upload_that_the_coordinator_does_not_take_is_not_read_either()
 async def test_many_big_answers_behind_an_upload_are_not_kept(answers):
     client, body = Sent(), bytes(256 * 1024)
 
-    async def connect(coordinator, _peer):
-        coordinator.connection_made(Owned())
-
-    connection = WorkerProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
-    connection.connection_made(client)
-    connection.data_received(b"PUT / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
-    while connection._coordinator is None:
-        await asyncio.sleep(0)
+    connection = await relayed(client, b"PUT / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
     connection.coordinator_sent(answers)
     tracemalloc.start()
     try:
@@ -299,15 +306,8 @@ async def test_reading_goes_on_after_hits_that_the_client_did_not_take_at_once()
                 connection.pause_writing()
             return True
 
-    async def connect(coordinator, _peer):
-        coordinator.connection_made(Owned())
-
     many = MOST_HELD_BYTES // len(GET) + 1
-    connection = WorkerProtocol(MissThenHits(), connect, set(), keepalive_s=3600.0)
-    connection.connection_made(client)
-    connection.data_received(GET)
-    while connection._coordinator is None:
-        await asyncio.sleep(0)
+    connection = await relayed(client, GET, reads=MissThenHits())
     connection.data_received(GET * many)
     assert not client.reading
     connection.coordinator_sent(head(200, b"Content-Length: 0"))
@@ -326,15 +326,7 @@ async def test_no_request_is_answered_after_an_answer_that_closes():
     A head that the coordinator refuses may end elsewhere than it seems, so what follows may be no request.
     """
     client, coordinator = Owned(), Owned()
-
-    async def connect(protocol, _peer):
-        protocol.connection_made(coordinator)
-
-    connection = WorkerProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
-    connection.connection_made(client)
-    connection.data_received(GET + HEAD)
-    while connection._coordinator is None:
-        await asyncio.sleep(0)
+    connection = await relayed(client, GET + HEAD, coordinator)
     connection.coordinator_sent(head(400, b"Connection: close", b"Content-Length: 0"))
     for _ in range(3):
         await asyncio.sleep(0)
@@ -349,15 +341,7 @@ async def test_no_more_is_read_while_the_coordinator_takes_nothing():
     It goes on when the coordinator takes bytes again.
     """
     client, coordinator = Owned(), Owned()
-
-    async def connect(protocol, _peer):
-        protocol.connection_made(coordinator)
-
-    connection = WorkerProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
-    connection.connection_made(client)
-    connection.data_received(GET)
-    while connection._coordinator is None:
-        await asyncio.sleep(0)
+    connection = await relayed(client, GET, coordinator)
     connection._coordinator.pause_writing()
     assert not client.reading
     connection.coordinator_sent(head(200, b"Content-Length: 0"))
@@ -415,14 +399,7 @@ CHUNKED = head(200, b"Transfer-Encoding: chunked")
 async def test_an_answer_that_breaks_off_on_a_connection_that_was_given_away_is_reset(parts, whole):
     client = Owned()
 
-    async def connect(protocol, _peer):
-        protocol.connection_made(Owned())
-
-    connection = WorkerProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
-    connection.connection_made(client)
-    connection.data_received(b"PUT / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
-    while connection._coordinator is None:
-        await asyncio.sleep(0)
+    connection = await relayed(client, b"PUT / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
     for part in parts:
         connection.coordinator_sent(part)
     connection._coordinator.connection_lost(None)
@@ -433,14 +410,7 @@ async def test_an_answer_that_breaks_off_on_a_connection_that_was_given_away_is_
 async def test_an_answer_to_no_request_cuts_the_client_off():
     client = Owned()
 
-    async def connect(protocol, _peer):
-        protocol.connection_made(Owned())
-
-    connection = WorkerProtocol(Nothing(), connect, set(), keepalive_s=3600.0)
-    connection.connection_made(client)
-    connection.data_received(GET)
-    while connection._coordinator is None:
-        await asyncio.sleep(0)
+    connection = await relayed(client, GET)
     for _ in range(2):
         assert not client.aborted
         connection.coordinator_sent(head(200, b"Content-Length: 0"))
