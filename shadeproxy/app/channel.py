@@ -2,10 +2,9 @@
 
 The coordinator first sends the ``Opening``. Then it sends new ``ReloadableSettings`` or a new ``Certificate``
 after each change, the routes of a cluster's newest view, and the regions of buckets that any process has
-learnt. At last it sends an empty frame, at which the worker ends in order. A worker sends each region that it
-learns itself. It sends SERVING once it accepts connections. It also sends its reads, its counts
-of requests or, if there are none, ALIVE each half second, and an empty frame once it uses new settings or a
-new certificate.
+learnt. At last it sends an empty frame, at which the worker ends in order. A worker sends SERVING once it
+accepts connections. It also sends each region that it learns itself, its reads, its counts of requests or, if
+there are none, ALIVE each half second, and an empty frame once it uses new settings or a new certificate.
 """
 
 import asyncio
@@ -297,7 +296,7 @@ def unpack_regions(frame: bytes) -> list[tuple[str, str]]:
 
 def first_frame(end: socket.socket) -> bytes:
     """Read one frame from the socket ``end``. Blocks. End this process if the other end is gone."""
-    length = int.from_bytes(_exactly(end, _LENGTH.size), "little")
+    (length,) = _LENGTH.unpack(_exactly(end, _LENGTH.size))
     return _exactly(end, length)
 
 

@@ -45,8 +45,7 @@ _log = structlog.get_logger(__name__)
 
 # Pages planned for each fetch that starts when another ends. Some will win no place, or be stored by then.
 _SPARE = 2
-_MOST_SAMPLES, _FAULT_PAUSE_S = 32_768, 5.0
-_LEAST_MISS_RATIO, _PART_PAGES = 0.1, 8
+_MOST_SAMPLES, _FAULT_PAUSE_S, _LEAST_MISS_RATIO, _PART_PAGES = 32_768, 5.0, 0.1, 8
 
 
 class _Flying(NamedTuple):
@@ -140,7 +139,8 @@ class Prefetcher:
         if self._walks and (job is None or job.job not in self._walks):
             self._beside.note_miss(job or ref)
         if self._parts.waiting or self._accuracy.open or self._fetched.pages:
-            self._parts.note_wanted(*(key := (object_hash(ref), number)))
+            key = object_hash(ref), number
+            self._parts.note_wanted(*key)
             self._accuracy.note_missed(key)
             if key in self._fetched.pages:
                 self._was_wanted(key, lost=True)

@@ -90,6 +90,6 @@ class AnswerEnd:
         if not self._has_body or int(status[1]) in NO_BODY_STATUSES:
             return 0
         if _CHUNKED.search(head) is not None:
-            self._last = _HEAD_END[2:]
+            self._last = b"\r\n"  # The end of the head: the first chunk may be the last one.
             return None
         return None if length is None else int(length[1])

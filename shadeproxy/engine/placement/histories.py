@@ -149,9 +149,9 @@ class PageHistories:
         if len(self._missed) >= _MISSES_TOGETHER:
             self._settle()
 
-    def waits_no_more(self, page: int) -> None:
+    def waits_no_more(self, object_hash: int, number: int) -> None:
         """Note that a read waits for a part of a page only. If the page comes later, it comes for others."""
-        self._awaited.pop(page, None)
+        self._awaited.pop(page_hash(object_hash, number), None)
 
     def arrived(self, object_hashes: Iterable[int], numbers: Iterable[int], tick: float) -> None:
         """Date the reads that waited for pages to ``tick``, because the pages have come from the origin.

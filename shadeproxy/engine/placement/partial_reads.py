@@ -99,7 +99,7 @@ class PartialReads:
         ):
             return Fetch.PAGE
         if saved_bytes < LONG_BYTES:
-            self._placement.histories.waits_no_more(page_hash(object_hash(ref), number))
+            self._placement.histories.waits_no_more(object_hash(ref), number)
             return Fetch.PART
         pinned = self._pins.covers(ref)
         admitted = not (explained or pinned) and self._admits(
@@ -121,7 +121,7 @@ class PartialReads:
     def fetch_part(self, ref: ObjectRef, number: int, group: int, first: int, part: Span) -> Fetch:
         """Decide whether to store ``part`` if it is fetched alone. The arguments are as for ``fetch``."""
         hashed, pinned, stored = object_hash(ref), self._pins.covers(ref), self._stored_as(ref, first, part)
-        self._placement.histories.waits_no_more(page_hash(hashed, number))
+        self._placement.histories.waits_no_more(hashed, number)
         if stored is None:
             return Fetch.PART
         # The part has a history of its own, so that it is kept if it is read again, although its page is not.

@@ -78,12 +78,13 @@ async def _more_descriptors(before: Counter[str]) -> Counter[str]:
     """Return the descriptors that are open and were not open before. Connections that were cut off close a
     few turns of the loop later, so wait for up to 5 s.
     """
+    more: Counter[str] = Counter()
     for _ in range(50):
         gc.collect()
-        if not open_descriptors() - before:
+        if not (more := open_descriptors() - before):
             break
         await asyncio.sleep(0.1)
-    return open_descriptors() - before
+    return more
 
 
 async def _ask(
